@@ -1,0 +1,81 @@
+-- +goose Up
+CREATE TABLE idempotency_keys (
+    tenant_id           uuid        NOT NULL,
+    client_id           uuid        NOT NULL,
+    key                 text        COLLATE "C" NOT NULL CHECK (octet_length(key) BETWEEN 1 AND 255),
+    day                 date        NOT NULL DEFAULT (now() AT TIME ZONE 'utc')::date,
+    fingerprint         bytea       NOT NULL CHECK (octet_length(fingerprint) = 32),
+    fingerprint_version smallint    NOT NULL,
+    request_id          text        NOT NULL,
+    created_at          timestamptz NOT NULL DEFAULT now(),
+    status              smallint    NOT NULL CHECK (status BETWEEN 200 AND 499),
+    content_type        text        NOT NULL,
+    location            text        NOT NULL,
+    body                bytea       NOT NULL,
+    PRIMARY KEY (tenant_id, client_id, key, day)
+) PARTITION BY RANGE (day);
+COMMENT ON TABLE idempotency_keys IS 'One row per key that was answered, complete with its answer, written in the transaction that did the work. A row is never updated; old days are dropped whole.';
+COMMENT ON COLUMN idempotency_keys.day IS 'UTC day of created_at by the database clock. The primary key is a backstop within one day only: what makes a key take effect once is the advisory lock that the claim holds.';
+COMMENT ON COLUMN idempotency_keys.fingerprint IS 'SHA-256 of the request as the program understood it, by the rules of fingerprint_version.';
+COMMENT ON COLUMN idempotency_keys.request_id IS 'X-Request-Id of the attempt that did the work.';
+COMMENT ON COLUMN idempotency_keys.location IS 'Location header of the answer; empty: it had none.';
+COMMENT ON COLUMN idempotency_keys.body IS 'The answer byte for byte. bytea, because jsonb would reorder members and lose white space.';
+
+-- Every day's partition is made with LIKE, so what is set here holds for all of them.
+-- +goose StatementBegin
+DO $$ BEGIN
+    ALTER TABLE idempotency_keys ALTER COLUMN body SET COMPRESSION lz4;
+EXCEPTION WHEN feature_not_supported THEN
+    NULL; -- a server built without lz4 compresses with pglz
+END $$;
+-- +goose StatementEnd
+
+CREATE TABLE idempotency_keys_default PARTITION OF idempotency_keys DEFAULT;
+COMMENT ON TABLE idempotency_keys_default IS 'Catches what has no partition, so that a missing day never refuses a payment. It should be empty: a row in it is an alarm.';
+
+-- +goose StatementBegin
+CREATE FUNCTION idempotency_keys_keep_partitions(ahead int, keep_days int) RETURNS TABLE (made int, dropped int, days_ahead int, default_rows bigint)
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET lock_timeout = '50ms' AS $$
+DECLARE
+    today date := (now() AT TIME ZONE 'utc')::date;
+    d     date;
+    part  text;
+BEGIN
+    made := 0; dropped := 0;
+    IF ahead NOT BETWEEN 0 AND 60 OR keep_days NOT BETWEEN 1 AND 400 THEN
+        RAISE EXCEPTION 'idempotency_keys_keep_partitions: ahead must be 0 to 60 and keep_days 1 to 400' USING ERRCODE = '22023';
+    END IF;
+    PERFORM pg_advisory_xact_lock(hashtextextended('idempotency_keys_keep_partitions', 0)); -- two callers: one after the other
+
+    FOR d IN SELECT today + i FROM generate_series(0, ahead) i LOOP
+        part := 'idempotency_keys_' || to_char(d, 'YYYYMMDD');
+        CONTINUE WHEN to_regclass(quote_ident(part)) IS NOT NULL;
+        -- LIKE and ATTACH, not PARTITION OF: that would lock the parent against all readers.
+        EXECUTE format('CREATE TABLE %I (LIKE idempotency_keys INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES INCLUDING STORAGE INCLUDING COMPRESSION)', part);
+        -- The default partition is nearly always empty. If a day was missing, its rows move first, or ATTACH would refuse.
+        EXECUTE format('WITH moved AS (DELETE FROM idempotency_keys_default WHERE day = %L RETURNING *) INSERT INTO %I SELECT * FROM moved', d, part);
+        EXECUTE format('ALTER TABLE idempotency_keys ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, d, d + 1);
+        made := made + 1;
+    END LOOP;
+
+    -- The look-up covers today and keep_days before it; one more day stays for transactions that began before midnight.
+    FOR part IN SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+                WHERE i.inhparent = 'idempotency_keys'::regclass AND c.relname ~ '^idempotency_keys_[0-9]{8}$'
+                  AND to_date(right(c.relname, 8), 'YYYYMMDD') < today - keep_days - 1 LOOP
+        EXECUTE format('DROP TABLE %I', part);
+        dropped := dropped + 1;
+    END LOOP;
+
+    SELECT count(*) INTO days_ahead FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+        WHERE i.inhparent = 'idempotency_keys'::regclass AND c.relname ~ '^idempotency_keys_[0-9]{8}$' AND to_date(right(c.relname, 8), 'YYYYMMDD') > today;
+    SELECT count(*) INTO default_rows FROM (SELECT FROM idempotency_keys_default LIMIT 1000) few;
+    RETURN NEXT;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION idempotency_keys_keep_partitions IS 'Makes the partitions of today and the days ahead, drops those older than keep_days. Waits at most 50 ms for a lock and then fails with 55P03: call it again. Returns what it did, how many days after today have their partition, and how many rows (up to 1,000) stand in the default partition, which should be none. Call it daily from the relay, psql or pg_cron.';
+REVOKE ALL ON FUNCTION idempotency_keys_keep_partitions FROM PUBLIC;
+SELECT idempotency_keys_keep_partitions(7, 400);
+
+-- +goose Down
+DROP FUNCTION idempotency_keys_keep_partitions;
+DROP TABLE idempotency_keys;

@@ -1,0 +1,110 @@
+-- +goose Up
+CREATE TABLE outbox_events (
+    id                bigint      GENERATED ALWAYS AS IDENTITY (CACHE 1),
+    xid               xid8        NOT NULL DEFAULT pg_current_xact_id(),
+    event_id          uuid        NOT NULL DEFAULT gen_random_uuid(),
+    aggregate_type    text        NOT NULL,
+    aggregate_id      text        NOT NULL,
+    aggregate_version bigint,
+    event_type        text        NOT NULL,
+    payload           bytea       NOT NULL,
+    headers           jsonb       NOT NULL DEFAULT '{}',
+    created_at        timestamptz NOT NULL DEFAULT now()
+) PARTITION BY RANGE (created_at);
+CREATE INDEX outbox_events_id ON outbox_events (id);
+CREATE INDEX outbox_events_xid ON outbox_events (xid, id);
+COMMENT ON TABLE outbox_events IS 'Events that are to reach Kafka, written in the transaction that they tell of. Append-only: never updated, never deleted from; days that were sent are dropped whole.';
+COMMENT ON COLUMN outbox_events.id IS 'Order within an aggregate: drawn while the transaction holds the aggregate''s row lock, in a later statement. CACHE 1 is part of that promise. Gaps are normal.';
+COMMENT ON COLUMN outbox_events.xid IS 'The transaction that wrote it. Never name it in an INSERT: the relay finds late commits by it.';
+COMMENT ON COLUMN outbox_events.event_id IS 'What consumers deduplicate by.';
+COMMENT ON COLUMN outbox_events.aggregate_type IS 'Topic name without its prefix.';
+COMMENT ON COLUMN outbox_events.aggregate_id IS 'Record key: events of one aggregate keep their order.';
+COMMENT ON COLUMN outbox_events.aggregate_version IS '1, 2, 3 … without a gap for each aggregate, for consumers that need it. The relay does not look at it.';
+COMMENT ON COLUMN outbox_events.payload IS 'Record value; the relay passes it on byte for byte.';
+COMMENT ON COLUMN outbox_events.headers IS 'Further record headers, text to text, such as traceparent.';
+
+CREATE TABLE outbox_events_default PARTITION OF outbox_events DEFAULT;
+COMMENT ON TABLE outbox_events_default IS 'Catches what has no partition, so that a missing day never refuses a payment. It should be empty: a row in it is an alarm.';
+
+CREATE TABLE outbox_cursors (
+    relay             text        PRIMARY KEY,
+    last_id           bigint      NOT NULL DEFAULT 0,
+    seen              pg_snapshot NOT NULL,
+    chunk_after       bigint,
+    chunk_seen        pg_snapshot,
+    moved_at          timestamptz NOT NULL DEFAULT now(),
+    system_identifier bigint      NOT NULL,
+    timeline          bigint      NOT NULL,
+    database_oid      oid         NOT NULL,
+    holder            text        NOT NULL DEFAULT '',
+    lease_until       timestamptz NOT NULL DEFAULT '-infinity',
+    fencing_token     bigint      NOT NULL DEFAULT 0,
+    CHECK ((chunk_after IS NULL) = (chunk_seen IS NULL))
+) WITH (fillfactor = 10);
+COMMENT ON TABLE outbox_cursors IS 'How far each relay has read, and which process is its leader. One row per relay name.';
+COMMENT ON COLUMN outbox_cursors.last_id IS 'Highest id read. Never goes down.';
+COMMENT ON COLUMN outbox_cursors.seen IS 'The snapshot last_id was read in. Rows with a lower id that it could not see are the stragglers of the next read.';
+COMMENT ON COLUMN outbox_cursors.chunk_after IS 'Set while more stragglers than one batch holds go out in chunks: the id the last chunk ended at.';
+COMMENT ON COLUMN outbox_cursors.chunk_seen IS 'The snapshot that the chunked stragglers were counted in.';
+COMMENT ON COLUMN outbox_cursors.system_identifier IS 'The database cluster that last_id and seen belong to. Another cluster, timeline or database means a restore: the relay refuses to start.';
+COMMENT ON COLUMN outbox_cursors.fencing_token IS 'Goes up with every change of leader and stands in the WHERE of every move of the cursor, so a leader that lost its lease can move nothing.';
+
+-- +goose StatementBegin
+CREATE FUNCTION outbox_events_keep_partitions(ahead int, keep interval) RETURNS TABLE (made int, dropped int, days_ahead int, default_rows bigint)
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET lock_timeout = '50ms' SET timezone = 'UTC' AS $$
+DECLARE
+    today date := now()::date; -- the function's time zone is UTC
+    d     date;
+    part  text;
+    left_ boolean;
+BEGIN
+    made := 0; dropped := 0;
+    IF ahead NOT BETWEEN 0 AND 60 OR keep < interval '1 hour' THEN
+        RAISE EXCEPTION 'outbox_events_keep_partitions: ahead must be 0 to 60 and keep at least an hour' USING ERRCODE = '22023';
+    END IF;
+    PERFORM pg_advisory_xact_lock(hashtextextended('outbox_events_keep_partitions', 0)); -- two callers: one after the other
+
+    FOR d IN SELECT today + i FROM generate_series(0, ahead) i LOOP
+        part := 'outbox_events_' || to_char(d, 'YYYYMMDD');
+        CONTINUE WHEN to_regclass(quote_ident(part)) IS NOT NULL;
+        -- LIKE and ATTACH, not PARTITION OF: that would lock the parent against all readers. Without the identity: a
+        -- partition must not have one of its own.
+        EXECUTE format('CREATE TABLE %I (LIKE outbox_events INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES INCLUDING STORAGE INCLUDING COMPRESSION)', part);
+        -- The default partition is nearly always empty. If a day was missing, its rows move first, or ATTACH would refuse.
+        -- They keep their id and xid, so a relay that reads before or after the move sees each of them once.
+        EXECUTE format('WITH moved AS (DELETE FROM outbox_events_default WHERE created_at >= %L AND created_at < %L RETURNING *) INSERT INTO %I SELECT * FROM moved', d, d + 1, part);
+        EXECUTE format('ALTER TABLE outbox_events ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, d, d + 1);
+        made := made + 1;
+    END LOOP;
+
+    FOR part IN SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+                WHERE i.inhparent = 'outbox_events'::regclass AND c.relname ~ '^outbox_events_[0-9]{8}$'
+                  AND to_date(right(c.relname, 8), 'YYYYMMDD') + 1 < now() - keep ORDER BY 1 LOOP
+        -- First the lock, then the check, then the drop: a check before the lock misses what commits in between.
+        LOCK TABLE ONLY outbox_events IN ACCESS EXCLUSIVE MODE;
+        EXECUTE format('LOCK TABLE %I IN ACCESS EXCLUSIVE MODE', part);
+        -- Passed: every relay's cursor is behind all rows, and no row is a straggler that it has still to send. Both
+        -- conditions read the end of an index. With no cursor at all nothing was ever sent, and nothing is dropped.
+        EXECUTE format('SELECT NOT EXISTS (SELECT FROM outbox_cursors) OR EXISTS (
+            SELECT FROM outbox_cursors c WHERE c.chunk_after IS NOT NULL
+                OR EXISTS (SELECT FROM %1$I o WHERE o.id > c.last_id)
+                OR EXISTS (SELECT FROM %1$I o WHERE o.xid >= pg_snapshot_xmin(c.seen) AND NOT pg_visible_in_snapshot(o.xid, c.seen)))', part) INTO left_;
+        EXIT WHEN left_;
+        EXECUTE format('DROP TABLE %I', part);
+        dropped := dropped + 1;
+    END LOOP;
+
+    SELECT count(*) INTO days_ahead FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+        WHERE i.inhparent = 'outbox_events'::regclass AND c.relname ~ '^outbox_events_[0-9]{8}$' AND to_date(right(c.relname, 8), 'YYYYMMDD') > today;
+    SELECT count(*) INTO default_rows FROM (SELECT FROM outbox_events_default LIMIT 1000) few;
+    RETURN NEXT;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION outbox_events_keep_partitions IS 'Makes the partitions of today and the days ahead, drops those older than keep that every relay has sent. Waits at most 50 ms for a lock and then fails with 55P03: call it again. Returns what it did, how many days after today have their partition, and how many rows (up to 1,000) stand in the default partition, which should be none. The relay calls it every hour.';
+REVOKE ALL ON FUNCTION outbox_events_keep_partitions FROM PUBLIC;
+SELECT outbox_events_keep_partitions(7, '7 days');
+
+-- +goose Down
+DROP FUNCTION outbox_events_keep_partitions;
+DROP TABLE outbox_cursors;
+DROP TABLE outbox_events;

@@ -1,0 +1,68 @@
+-- What each program may do, and no more. The roles are the cluster's: they may exist already (with LOGIN and a password of
+-- the operator's choice, or from another database), and two migrations may run at once.
+-- +goose Up
+-- +goose StatementBegin
+DO $$
+DECLARE r text;
+BEGIN
+    FOREACH r IN ARRAY ARRAY['api_write', 'api_read', 'relay', 'consumer'] LOOP
+        BEGIN
+            IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = r) THEN
+                EXECUTE format('CREATE ROLE %I NOLOGIN', r);
+            END IF;
+        EXCEPTION WHEN duplicate_object OR unique_violation THEN
+            NULL; -- another migration was faster
+        END;
+    END LOOP;
+END $$;
+-- +goose StatementEnd
+
+-- api_write: the one transaction. It deletes nothing, and of what exists it changes balances only.
+GRANT SELECT ON tenants, clients, credentials TO api_write;
+GRANT SELECT, INSERT ON accounts, payments, ledger_entries, idempotency_keys TO api_write;
+GRANT UPDATE (balance_minor, entry_count) ON accounts TO api_write;
+GRANT INSERT ON outbox_events TO api_write;
+
+-- api_read: what GET shows, and only the tenant's own rows. A query that forgets its tenant finds nothing.
+GRANT SELECT ON accounts, payments, ledger_entries, idempotency_keys TO api_read;
+ALTER TABLE accounts ENABLE ROW LEVEL SECURITY;
+ALTER TABLE payments ENABLE ROW LEVEL SECURITY;
+ALTER TABLE ledger_entries ENABLE ROW LEVEL SECURITY;
+ALTER TABLE idempotency_keys ENABLE ROW LEVEL SECURITY;
+CREATE POLICY own_tenant ON accounts FOR SELECT TO api_read USING (tenant_id = nullif(current_setting('oncepay.tenant', true), '')::uuid);
+CREATE POLICY own_tenant ON payments FOR SELECT TO api_read USING (tenant_id = nullif(current_setting('oncepay.tenant', true), '')::uuid);
+CREATE POLICY own_tenant ON idempotency_keys FOR SELECT TO api_read USING (tenant_id = nullif(current_setting('oncepay.tenant', true), '')::uuid);
+CREATE POLICY own_tenant ON ledger_entries FOR SELECT TO api_read USING (EXISTS (
+    SELECT FROM accounts a WHERE a.id = account_id AND a.tenant_id = nullif(current_setting('oncepay.tenant', true), '')::uuid));
+-- A write batch spans tenants: there the isolation is in the statements.
+CREATE POLICY every_tenant ON accounts TO api_write USING (true) WITH CHECK (true);
+CREATE POLICY every_tenant ON payments TO api_write USING (true) WITH CHECK (true);
+CREATE POLICY every_tenant ON ledger_entries TO api_write USING (true) WITH CHECK (true);
+CREATE POLICY every_tenant ON idempotency_keys TO api_write USING (true) WITH CHECK (true);
+
+-- relay: reads the outbox, keeps its cursor, and keeps partitions through the functions that their packages bring.
+GRANT SELECT ON outbox_events TO relay;
+GRANT SELECT, INSERT, UPDATE ON outbox_cursors TO relay;
+GRANT EXECUTE ON FUNCTION outbox_events_keep_partitions, idempotency_keys_keep_partitions TO relay;
+
+-- consumer: another team's service. It sees its own tables only.
+GRANT SELECT, INSERT ON inbox_events TO consumer;
+GRANT SELECT, INSERT, UPDATE ON statements TO consumer;
+
+-- Every program compares the schema's version with its own when it starts.
+GRANT SELECT ON goose_db_version TO api_write, api_read, relay, consumer;
+
+-- +goose Down
+DROP POLICY every_tenant ON accounts;
+DROP POLICY every_tenant ON payments;
+DROP POLICY every_tenant ON ledger_entries;
+DROP POLICY every_tenant ON idempotency_keys;
+DROP POLICY own_tenant ON accounts;
+DROP POLICY own_tenant ON payments;
+DROP POLICY own_tenant ON ledger_entries;
+DROP POLICY own_tenant ON idempotency_keys;
+ALTER TABLE accounts DISABLE ROW LEVEL SECURITY;
+ALTER TABLE payments DISABLE ROW LEVEL SECURITY;
+ALTER TABLE ledger_entries DISABLE ROW LEVEL SECURITY;
+ALTER TABLE idempotency_keys DISABLE ROW LEVEL SECURITY;
+DROP OWNED BY api_write, api_read, relay, consumer; -- in this database; the roles themselves are the cluster's
