@@ -1,0 +1,98 @@
+// Package config reads the environment of each program into one struct, in one place.
+//
+// A loader reports everything that is missing or wrong at once, one line per variable, each with an example of a right
+// value. The text never repeats a value: a password may have landed in any of them. Unset and empty are the same. It
+// does not try a value out: whether the database answers is for the program to find.
+//
+// The struct tags are the documentation: Table and Usage are made from them.
+//
+//	env      the variable
+//	default  taken when it is unset; "$NAME" is the value of another variable; no default: the variable is required
+//	example  a right value, where the default is none
+//	min, max bounds, both inclusive
+//	oneof    the only values, separated by spaces
+//	check    the name of a further check
+//	help     one line for the operator
+package config
+
+import (
+	"log/slog"
+	"time"
+)
+
+// API configures cmd/api.
+type API struct {
+	DatabaseURL     string `env:"DATABASE_URL" check:"postgres" example:"postgres://api_write:secret@localhost:5432/oncepay" help:"Postgres, as a login with the role api_write; the primary, since it writes"`
+	DatabaseReadURL string `env:"DATABASE_READ_URL" default:"$DATABASE_URL" check:"postgres" example:"postgres://api_read:secret@localhost:5432/oncepay" help:"Postgres for GET requests, as a login with the role api_read, which sees only the rows of the tenant that asks"`
+	DatabasePool    int    `env:"DATABASE_POOL" default:"16" min:"1" max:"1000" help:"most connections of the write pool"`
+	ReadPool        int    `env:"DATABASE_READ_POOL" default:"8" min:"1" max:"1000" help:"most connections of the read pool"`
+
+	HTTPAddr      string        `env:"HTTP_ADDR" default:":8080" check:"listen" help:"where clients connect"`
+	AdminAddr     string        `env:"ADMIN_ADDR" default:"127.0.0.1:9090" check:"listen" help:"where metrics and pprof are served; keep it private"`
+	RateLimit     int           `env:"RATE_LIMIT" default:"0" min:"0" help:"requests a second and client that may be executed, replays are free; 0 = no limit"`
+	ShutdownDelay time.Duration `env:"SHUTDOWN_DELAY" default:"0s" min:"0s" max:"5m" help:"how long /readyz says no before the listener closes; 5s behind a load balancer, so that it notices first"`
+
+	Keys
+	LogKeys string `env:"LOG_KEYS" default:"hashed" oneof:"hashed plain" help:"how idempotency keys stand in logs and spans; plain shows what clients chose"`
+	Log
+}
+
+// Relay configures cmd/relay.
+type Relay struct {
+	DatabaseURL string `env:"DATABASE_URL" check:"postgres" example:"postgres://relay:secret@localhost:5432/oncepay" help:"Postgres, as a login with the role relay; the primary, never a standby"`
+	Kafka
+
+	Name            string        `env:"RELAY_NAME" default:"main" help:"the cursor and lease that this instance shares with its standbys"`
+	Lease           time.Duration `env:"RELAY_LEASE" default:"3s" min:"1s" max:"1m" help:"how long a dead leader holds up its standbys"`
+	Batch           int           `env:"RELAY_BATCH" default:"1000" min:"1" max:"10000" help:"most events read at once, and most that a crash repeats"`
+	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" default:"168h" min:"1h" help:"how long events stay in the outbox after they were sent"`
+	Keys
+
+	AdminAddr string `env:"ADMIN_ADDR" default:"127.0.0.1:9091" check:"listen" help:"where metrics, pprof, /livez and /readyz are served; keep it private"`
+	Log
+}
+
+// Consumer configures cmd/consumer.
+type Consumer struct {
+	DatabaseURL string `env:"DATABASE_URL" check:"postgres" example:"postgres://consumer:secret@localhost:5432/oncepay" help:"Postgres, as a login with the role consumer"`
+	Kafka
+	Group string `env:"CONSUMER_GROUP" default:"statements" help:"Kafka consumer group; its instances share the partitions"`
+
+	AdminAddr string `env:"ADMIN_ADDR" default:"127.0.0.1:9092" check:"listen" help:"where metrics, pprof, /livez and /readyz are served; keep it private"`
+	Log
+}
+
+// Migrate configures cmd/migrate.
+type Migrate struct {
+	DatabaseURL string `env:"DATABASE_URL" check:"postgres" example:"postgres://postgres:secret@localhost:5432/oncepay" help:"Postgres, as the owner of the schema"`
+}
+
+// Keys is how long idempotency keys are kept. The API promises it, the relay drops the partitions: both need the same value.
+type Keys struct {
+	// 72h, so that a Friday-night failure survives the weekend.
+	IdempotencyRetention time.Duration `env:"IDEMPOTENCY_RETENTION" default:"72h" min:"24h" max:"720h" help:"how long an idempotency key is remembered; the same for api and relay"`
+}
+
+// Kafka is the broker and the names on it.
+type Kafka struct {
+	Brokers     []string `env:"KAFKA_BROKERS" check:"brokers" example:"kafka-1:9092,kafka-2:9092" help:"Kafka bootstrap brokers, host:port separated by commas"`
+	TopicPrefix string   `env:"TOPIC_PREFIX" default:"oncepay." check:"topic" help:"put before every topic's name"`
+}
+
+// Log is what the log shows, and how. It goes to standard error.
+type Log struct {
+	LogLevel  slog.Level `env:"LOG_LEVEL" default:"info" help:"debug, info, warn or error"`
+	LogFormat string     `env:"LOG_FORMAT" default:"json" oneof:"json text" help:"json for machines, text for people"`
+}
+
+// LoadAPI reads the configuration of cmd/api.
+func LoadAPI(getenv func(string) string) (API, error) { return load[API](getenv) }
+
+// LoadRelay reads the configuration of cmd/relay.
+func LoadRelay(getenv func(string) string) (Relay, error) { return load[Relay](getenv) }
+
+// LoadConsumer reads the configuration of cmd/consumer.
+func LoadConsumer(getenv func(string) string) (Consumer, error) { return load[Consumer](getenv) }
+
+// LoadMigrate reads the configuration of cmd/migrate.
+func LoadMigrate(getenv func(string) string) (Migrate, error) { return load[Migrate](getenv) }

@@ -1,0 +1,193 @@
+package config_test
+
+import (
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/oncepay/oncepay/internal/config"
+)
+
+const url = "postgres://relay:secret@localhost:5432/oncepay"
+
+func env(pairs ...string) func(string) string {
+	values := map[string]string{}
+	for i := 0; i < len(pairs); i += 2 {
+		values[pairs[i]] = pairs[i+1]
+	}
+	return func(name string) string { return values[name] }
+}
+
+func TestEverythingButTheRequiredHasADefault(t *testing.T) {
+	t.Parallel()
+
+	api, err := config.LoadAPI(env("DATABASE_URL", url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantAPI := config.API{
+		DatabaseURL: url, DatabaseReadURL: url, DatabasePool: 16, ReadPool: 8, HTTPAddr: ":8080", AdminAddr: "127.0.0.1:9090", LogKeys: "hashed",
+		Keys: config.Keys{IdempotencyRetention: 72 * time.Hour}, Log: config.Log{LogLevel: slog.LevelInfo, LogFormat: "json"},
+	}
+	if diff := cmp.Diff(wantAPI, api); diff != "" {
+		t.Errorf("api (-want +got):\n%s", diff)
+	}
+
+	relay, err := config.LoadRelay(env("DATABASE_URL", url, "KAFKA_BROKERS", "a:9092, b:9092"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantRelay := config.Relay{
+		DatabaseURL: url, Kafka: config.Kafka{Brokers: []string{"a:9092", "b:9092"}, TopicPrefix: "oncepay."},
+		Name: "main", Lease: 3 * time.Second, Batch: 1000, OutboxRetention: 7 * 24 * time.Hour, Keys: config.Keys{IdempotencyRetention: 72 * time.Hour},
+		AdminAddr: "127.0.0.1:9091", Log: config.Log{LogLevel: slog.LevelInfo, LogFormat: "json"},
+	}
+	if diff := cmp.Diff(wantRelay, relay); diff != "" {
+		t.Errorf("relay (-want +got):\n%s", diff)
+	}
+
+	consumer, err := config.LoadConsumer(env("DATABASE_URL", url, "KAFKA_BROKERS", "[::1]:9092"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantConsumer := config.Consumer{
+		DatabaseURL: url, Kafka: config.Kafka{Brokers: []string{"[::1]:9092"}, TopicPrefix: "oncepay."},
+		Group: "statements", AdminAddr: "127.0.0.1:9092", Log: config.Log{LogLevel: slog.LevelInfo, LogFormat: "json"},
+	}
+	if diff := cmp.Diff(wantConsumer, consumer); diff != "" {
+		t.Errorf("consumer (-want +got):\n%s", diff)
+	}
+
+	migrate, err := config.LoadMigrate(env("DATABASE_URL", url))
+	if err != nil || migrate.DatabaseURL != url {
+		t.Errorf("migrate = %+v, %v", migrate, err)
+	}
+}
+
+func TestWhatIsSetWins(t *testing.T) {
+	t.Parallel()
+	got, err := config.LoadAPI(env(
+		"DATABASE_URL", url, "DATABASE_READ_URL", "postgres://a,b/x?target_session_attrs=any", "DATABASE_POOL", "1", "DATABASE_READ_POOL", "1000", "HTTP_ADDR", "127.0.0.1:0",
+		"ADMIN_ADDR", ":0", "RATE_LIMIT", "50", "SHUTDOWN_DELAY", "5s", "IDEMPOTENCY_RETENTION", "720h", "LOG_KEYS", "plain", "LOG_LEVEL", "DEBUG", "LOG_FORMAT", "text",
+	))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := config.API{
+		DatabaseURL: url, DatabaseReadURL: "postgres://a,b/x?target_session_attrs=any", DatabasePool: 1, ReadPool: 1000, HTTPAddr: "127.0.0.1:0", AdminAddr: ":0",
+		RateLimit: 50, ShutdownDelay: 5 * time.Second, LogKeys: "plain",
+		Keys: config.Keys{IdempotencyRetention: 720 * time.Hour}, Log: config.Log{LogLevel: slog.LevelDebug, LogFormat: "text"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestAllProblemsAreReportedTogetherOneLineEachWithAnExample(t *testing.T) {
+	t.Parallel()
+	_, err := config.LoadRelay(env(
+		"KAFKA_BROKERS", "kafka:9092,http://kafka:9092", "RELAY_LEASE", "500ms", "RELAY_BATCH", "many", "OUTBOX_RETENTION", "30d",
+		"TOPIC_PREFIX", "once/pay", "LOG_FORMAT", "xml", "LOG_LEVEL", "loud", "ADMIN_ADDR", "9091", "IDEMPOTENCY_RETENTION", "721h",
+	))
+	if err == nil {
+		t.Fatal("no error")
+	}
+	want := strings.TrimSpace(`
+DATABASE_URL is not set, for example DATABASE_URL=postgres://relay:secret@localhost:5432/oncepay
+KAFKA_BROKERS must be host:port separated by commas, without a scheme; number 2 is not, for example KAFKA_BROKERS=kafka-1:9092,kafka-2:9092
+TOPIC_PREFIX must be what Kafka allows in a topic's name: up to 200 letters, digits, dots, hyphens and underscores, for example TOPIC_PREFIX=oncepay.
+RELAY_LEASE must be a duration from 1s to 1m, for example RELAY_LEASE=3s
+RELAY_BATCH must be a whole number from 1 to 10000, for example RELAY_BATCH=1000
+OUTBOX_RETENTION must be a duration from 1h up, for example OUTBOX_RETENTION=168h
+IDEMPOTENCY_RETENTION must be a duration from 24h to 720h, for example IDEMPOTENCY_RETENTION=72h
+ADMIN_ADDR must be an address to listen on, [host]:port, for example ADMIN_ADDR=127.0.0.1:9091
+LOG_LEVEL must be debug, info, warn or error, for example LOG_LEVEL=info
+LOG_FORMAT must be json or text, for example LOG_FORMAT=json`)
+	if diff := cmp.Diff(want, err.Error()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+func TestAProblemIsReportedOnceEvenIfAnotherVariableFallsBackToIt(t *testing.T) {
+	t.Parallel()
+	for _, value := range []string{"", "oncepay", "mysql://localhost"} {
+		_, err := config.LoadAPI(env("DATABASE_URL", value))
+		if err == nil || strings.Contains(err.Error(), "\n") || !strings.HasPrefix(err.Error(), "DATABASE_URL ") {
+			t.Errorf("DATABASE_URL=%q: %v", value, err)
+		}
+	}
+}
+
+func TestNoValueIsRepeatedSinceItMayHoldAPassword(t *testing.T) {
+	t.Parallel()
+	for _, value := range []string{
+		"postgres://u:hunter2@localhost:http/x",
+		"postgres://u:hunter2@localhost/x?sslmode=sometimes",
+		"postgres://u:hunter2@localhost/x?sslrootcert=/nowhere&sslmode=verify-full",
+		"postgres://u:hunter2/3@localhost/x",
+		"postgres://u:hunter2%zz@localhost/x",
+		"host=localhost password=hunter2",
+		"hunter2",
+	} {
+		for _, name := range []string{"DATABASE_URL", "KAFKA_BROKERS", "ADMIN_ADDR", "TOPIC_PREFIX", "LOG_LEVEL", "LOG_FORMAT", "RELAY_LEASE", "RELAY_BATCH"} {
+			_, err := config.LoadRelay(env("DATABASE_URL", url, "KAFKA_BROKERS", "kafka:9092", name, value))
+			if name == "TOPIC_PREFIX" && value == "hunter2" {
+				continue // a right value
+			}
+			if err == nil {
+				t.Errorf("%s=%s was accepted", name, value)
+			} else if strings.Contains(err.Error(), "hunter2") {
+				t.Errorf("%s=%s is repeated: %v", name, value, err)
+			}
+		}
+	}
+}
+
+func TestEveryExampleIsARightValue(t *testing.T) {
+	t.Parallel()
+	// The errors of an empty environment carry the examples of what is required.
+	_, missing := config.LoadRelay(env())
+	var pairs []string
+	for line := range strings.Lines(missing.Error()) {
+		_, example, _ := strings.Cut(strings.TrimSpace(line), "for example ")
+		name, value, _ := strings.Cut(example, "=")
+		pairs = append(pairs, name, value)
+	}
+	if _, err := config.LoadRelay(env(pairs...)); err != nil || len(pairs) != 4 {
+		t.Errorf("with %q: %v", pairs, err)
+	}
+}
+
+func TestTheTableNamesEveryVariableAndWhoReadsIt(t *testing.T) {
+	t.Parallel()
+	table := config.Table()
+	for _, line := range []string{
+		"| variable | programs | default | meaning |",
+		"| `KAFKA_BROKERS` | relay, consumer | required | Kafka bootstrap brokers, host:port separated by commas |",
+		"| `IDEMPOTENCY_RETENTION` | api, relay | `72h` | how long an idempotency key is remembered; the same for api and relay (24h to 720h) |",
+		"| `DATABASE_READ_URL` | api | `$DATABASE_URL` | ",
+		"| `ADMIN_ADDR` | relay | `127.0.0.1:9091` | ",
+		"| `LOG_FORMAT` | api, relay, consumer | `json` | ",
+		"| `DATABASE_URL` | migrate | required | ",
+	} {
+		if !strings.Contains(table, line) {
+			t.Errorf("no line %s in\n%s", line, table)
+		}
+	}
+	for line := range strings.Lines(table) {
+		if strings.Count(line, "|") != 5 {
+			t.Errorf("not four columns: %s", line)
+		}
+	}
+}
+
+func TestTheUsageOfAProgramListsItsOwnVariablesOnly(t *testing.T) {
+	t.Parallel()
+	usage := config.Usage("consumer")
+	if !strings.Contains(usage, "CONSUMER_GROUP") || !strings.Contains(usage, "127.0.0.1:9092") || strings.Contains(usage, "RELAY_NAME") {
+		t.Errorf("usage:\n%s", usage)
+	}
+}

@@ -1,0 +1,77 @@
+package config
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"text/tabwriter"
+)
+
+var programs = []struct {
+	name   string
+	config reflect.Type
+}{
+	{"api", reflect.TypeFor[API]()},
+	{"relay", reflect.TypeFor[Relay]()},
+	{"consumer", reflect.TypeFor[Consumer]()},
+	{"migrate", reflect.TypeFor[Migrate]()},
+}
+
+// Table returns all variables as a Markdown table, as it stands in the README. A variable that means the same in
+// several programs has one line; one with another default or meaning has another.
+func Table() string {
+	type row struct{ name, value, meaning string }
+	var rows []row
+	users := map[row][]string{}
+	for _, p := range programs {
+		for _, v := range variables(p.config) {
+			r := row{v.name, v.shownDefault("`"), v.help + v.bounds()}
+			if !slices.Contains(rows, r) {
+				rows = append(rows, r)
+			}
+			users[r] = append(users[r], p.name)
+		}
+	}
+	var b strings.Builder
+	b.WriteString("| variable | programs | default | meaning |\n|---|---|---|---|\n")
+	for _, r := range rows {
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", r.name, strings.Join(users[r], ", "), r.value, r.meaning)
+	}
+	return b.String()
+}
+
+// Usage returns the variables of one program ("api", "relay", "consumer" or "migrate") as plain text for its -h.
+func Usage(program string) string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, p := range programs {
+		if p.name != program {
+			continue
+		}
+		for _, v := range variables(p.config) {
+			fmt.Fprintf(w, "  %s\t%s\t%s\n", v.name, v.shownDefault(""), v.help+v.bounds())
+		}
+	}
+	w.Flush() // to memory: cannot fail
+	return b.String()
+}
+
+func (v variable) shownDefault(quote string) string {
+	if v.required {
+		return "required"
+	}
+	return quote + v.defaultValue + quote
+}
+
+func (v variable) bounds() string {
+	switch {
+	case len(v.oneof) > 0:
+		return " (" + strings.Join(v.oneof, " or ") + ")"
+	case v.min != "" && v.max != "":
+		return " (" + v.min + " to " + v.max + ")"
+	case v.min != "" && v.min != "0":
+		return " (at least " + v.min + ")"
+	}
+	return ""
+}

@@ -1,0 +1,70 @@
+package telemetry
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// API is what cmd/api counts.
+type API struct {
+	outcomes *prometheus.CounterVec
+	claims   prometheus.Histogram
+	requests *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+}
+
+// NewAPI registers the metrics of cmd/api.
+func NewAPI(reg prometheus.Registerer) *API {
+	m := &API{
+		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "idempotency_requests_total",
+			Help: "Requests with an Idempotency-Key by outcome: new (executed), replay (the stored answer), mismatch (422, key used for another request), in_progress (409, its first attempt still runs), invalid (400, key missing or malformed).",
+		}, []string{"outcome"}),
+		claims: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "idempotency_claim_seconds",
+			Help:    "Time to claim the keys of one transaction: one round trip to Postgres. It grows with the network or with a database in trouble, never with waiting for another request.",
+			Buckets: []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1},
+		}),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "http_requests_total",
+			Help: "Requests answered, by route, method and status. 503 with nothing else: the database cannot be reached; the requests are safe to repeat.",
+		}, []string{"route", "method", "status"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "http_request_seconds",
+			Help:    "Time from the request's header to the end of the answer, by route.",
+			Buckets: waiting,
+		}, []string{"route"}),
+	}
+	for _, outcome := range []string{"new", "replay", "mismatch", "in_progress", "invalid"} {
+		m.outcomes.WithLabelValues(outcome) // from 0 on, so that the first one shows in a rate
+	}
+	reg.MustRegister(m.outcomes, m.claims, m.requests, m.seconds)
+	return m
+}
+
+// Outcome counts one request with a key: new, replay, mismatch, in_progress or invalid.
+func (m *API) Outcome(outcome string) { m.outcomes.WithLabelValues(outcome).Inc() }
+
+// Claimed records how long the claim of one transaction took.
+func (m *API) Claimed(took time.Duration) { m.claims.Observe(took.Seconds()) }
+
+// Request counts one answered request. route is the pattern, never the path, and empty if none matched.
+func (m *API) Request(route, method string, status int, took time.Duration) {
+	if route == "" {
+		route = "unmatched"
+	}
+	m.requests.WithLabelValues(route, knownMethod(method), strconv.Itoa(status)).Inc()
+	m.seconds.WithLabelValues(route).Observe(took.Seconds())
+}
+
+// knownMethod keeps a client from making a time series of every word it can think of.
+func knownMethod(method string) string {
+	switch method {
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+		return method
+	}
+	return "other"
+}

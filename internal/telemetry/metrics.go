@@ -1,0 +1,52 @@
+package telemetry
+
+import (
+	"runtime"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+)
+
+// NewRegistry returns a registry with what every program shows: the Go runtime, the process, and build_info.
+func NewRegistry() *prometheus.Registry {
+	reg := prometheus.NewRegistry()
+	build := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "build_info", Help: "Always 1. Its labels say which version runs here.",
+		ConstLabels: prometheus.Labels{"version": version(), "goversion": runtime.Version()},
+	})
+	build.Set(1)
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), build)
+	return reg
+}
+
+// PoolStat is the part of *pgxpool.Stat that WatchPool shows.
+type PoolStat interface {
+	AcquiredConns() int32
+	IdleConns() int32
+	TotalConns() int32
+	MaxConns() int32
+}
+
+// WatchPool shows a pool's connections under the label pool=name, asking at every scrape: WatchPool(reg, "write", pool.Stat).
+func WatchPool[S PoolStat](reg prometheus.Registerer, name string, stat func() S) {
+	gauge := func(metric, help string, value func(S) int32) {
+		reg.MustRegister(prometheus.NewGaugeFunc(
+			prometheus.GaugeOpts{Name: metric, Help: help, ConstLabels: prometheus.Labels{"pool": name}},
+			func() float64 { return float64(value(stat())) }))
+	}
+	gauge("db_pool_acquired_connections", "Database connections in use. At db_pool_max_connections, requests wait for one.", S.AcquiredConns)
+	gauge("db_pool_idle_connections", "Database connections open and free.", S.IdleConns)
+	gauge("db_pool_total_connections", "Database connections in use, free or being opened.", S.TotalConns)
+	gauge("db_pool_max_connections", "Most connections the pool may open.", S.MaxConns)
+}
+
+// measured returns a gauge that is absent until it is first set, and again after Reset: 0 would say that all is well
+// where nobody has looked.
+func measured(name, help string) *prometheus.GaugeVec {
+	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, nil)
+}
+
+func set(g *prometheus.GaugeVec, value float64) { g.WithLabelValues().Set(value) }
+
+// waiting suits what goes over a network and may wait for a database or a broker.
+var waiting = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}

@@ -1,0 +1,88 @@
+package telemetry
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+
+	"go.opentelemetry.io/contrib/exporters/autoexport"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+)
+
+// Start sets OpenTelemetry's global tracer provider and propagator (W3C trace context and baggage). The service is known
+// under the name given unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES say otherwise.
+//
+// Without OTEL_TRACES_EXPORTER or an OTLP endpoint nothing is exported. With one, OpenTelemetry itself reads its other
+// variables, from the process's environment. A collector that cannot be reached is no error here. shutdown sends what
+// is still in memory; give it a deadline.
+func Start(ctx context.Context, service string, getenv func(string) string) (shutdown func(context.Context) error, err error) {
+	res, err := resource.New(ctx,
+		resource.WithTelemetrySDK(),
+		resource.WithAttributes(attribute.String("service.name", service), attribute.String("service.version", version())),
+		resource.WithFromEnv(), // last: it wins
+	)
+	if err != nil {
+		return nil, fmt.Errorf("describe %s to OpenTelemetry (OTEL_RESOURCE_ATTRIBUTES): %w", service, err)
+	}
+	options := []sdktrace.TracerProviderOption{sdktrace.WithResource(res)}
+	if exports(getenv) {
+		exporter, err := autoexport.NewSpanExporter(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("make trace exporter (OTEL_TRACES_EXPORTER, OTEL_EXPORTER_OTLP_…): %w", err)
+		}
+		options = append(options, sdktrace.WithBatcher(exporter))
+	}
+	provider := sdktrace.NewTracerProvider(options...)
+	otel.SetTracerProvider(provider)
+	otel.SetTextMapPropagator(propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{}))
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		slog.Default().WarnContext(context.Background(), "traces not exported", slog.Any("error", err))
+	}))
+	return provider.Shutdown, nil
+}
+
+// exports: left alone, autoexport would send to localhost:4318 and complain for ever where nobody listens.
+func exports(getenv func(string) string) bool {
+	if getenv("OTEL_SDK_DISABLED") == "true" || getenv("OTEL_TRACES_EXPORTER") == "none" {
+		return false
+	}
+	for _, name := range []string{"OTEL_TRACES_EXPORTER", "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"} {
+		if getenv(name) != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// Headers returns traceparent, and tracestate if there is one, of the context's span: what an event carries from the
+// request that caused it to whoever consumes it. Without a span the map is empty, never nil.
+func Headers(ctx context.Context) map[string]string {
+	headers := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, headers)
+	return headers
+}
+
+// FromHeaders returns ctx with the span that Headers described, as the remote parent of the spans started from it. get
+// returns the value of a header, empty if there is none; malformed values are ignored.
+func FromHeaders(ctx context.Context, get func(name string) string) context.Context {
+	return propagation.TraceContext{}.Extract(ctx, reader(get))
+}
+
+type reader func(string) string
+
+func (r reader) Get(name string) string { return r(name) }
+func (r reader) Set(string, string)     {}
+func (r reader) Keys() []string         { return nil }
+
+// version is the module's: a tag, or a pseudo-version with the commit; "(devel)" under go run and go test.
+func version() string {
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "unknown"
+}
