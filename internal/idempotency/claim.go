@@ -1,0 +1,153 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// DefaultRetention is how long an answer is kept: a failure of Friday night can still be repeated on Monday.
+const DefaultRetention = 72 * time.Hour
+
+// ErrIsolation says that Claim was called in a transaction that does not run under READ COMMITTED.
+var ErrIsolation = errors.New("idempotency keys can be claimed under READ COMMITTED only")
+
+// One lock after the other, in the order asked for, and none waits. The isolation level rides along: under any other,
+// the look-up would see the past.
+const lockKeys = `
+SELECT pg_try_advisory_xact_lock(h), current_setting('transaction_isolation')
+FROM unnest($1::bigint[]) WITH ORDINALITY t(h, i) ORDER BY i`
+
+// A later statement than lockKeys: its snapshot is taken when the locks are held. It goes by primary key, one nested
+// loop per key. The first live day prunes older partitions (measured: 12,900 against 5,200 look-ups per second). There is
+// no last day on purpose: now() is when this transaction began, and an answer of a transaction that began after midnight
+// may already stand under tomorrow.
+const lookUpKeys = `
+SELECT now(), k.fingerprint_version, k.fingerprint, k.request_id, k.created_at, k.status, k.content_type, k.location, k.body
+FROM unnest($1::uuid[], $2::uuid[], $3::text[]) WITH ORDINALITY t(tenant_id, client_id, key, i)
+LEFT JOIN LATERAL (
+    SELECT fingerprint_version, fingerprint, request_id, created_at, status, content_type, location, body
+    FROM idempotency_keys
+    WHERE tenant_id = t.tenant_id AND client_id = t.client_id AND key = t.key
+      AND day >= (now() AT TIME ZONE 'utc')::date - $4::int
+    LIMIT 1) k ON true
+ORDER BY i`
+
+// Claim takes the keys of rs for this transaction and tells for each what is to be done: it returns one answer per
+// request, in order. Nobody waits for anybody. Of two requests with one key in rs the second is InProgress.
+//
+// tx must run under READ COMMITTED and must not be inside a savepoint. Answers are kept for at least retention. It costs
+// one round trip and two statements, whatever the length of rs.
+func Claim(ctx context.Context, tx pgx.Tx, rs []Request, retention time.Duration) ([]Answer, error) {
+	locked := make([]bool, 0, len(rs))
+	found := make([]record, 0, len(rs))
+
+	var batch pgx.Batch
+	batch.Queue(lockKeys, lockNumbers(rs)).Query(func(rows pgx.Rows) error {
+		var ok bool
+		var isolation string
+		_, err := pgx.ForEachRow(rows, []any{&ok, &isolation}, func() error {
+			if isolation != "read committed" {
+				return fmt.Errorf("%w, not under %s", ErrIsolation, isolation)
+			}
+			locked = append(locked, ok)
+			return nil
+		})
+		return err
+	})
+	queueLookUp(&batch, rs, retention, &found)
+	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
+		return nil, fmt.Errorf("claim idempotency keys: %w", err)
+	}
+
+	answers := make([]Answer, len(rs))
+	var taken map[int64]bool // the lock is re-entrant: a key's second request in one batch gets it as well
+	if len(rs) > 1 {
+		taken = make(map[int64]bool, len(rs))
+	}
+	for i, r := range rs {
+		n := lockNumber(r.TenantID, r.ClientID, r.Key)
+		switch {
+		case found[i].exists(): // done is done, whoever holds the lock now
+			answers[i] = found[i].answer(r, retention)
+		case !locked[i] || taken[n]:
+			answers[i] = Answer{State: InProgress}
+		default:
+			answers[i] = Answer{State: New, RequestID: r.RequestID, Date: found[i].now, Expires: found[i].now.Add(retention)}
+		}
+		if taken != nil {
+			taken[n] = true
+		}
+	}
+	return answers, nil
+}
+
+// record is a row of lookUpKeys.
+type record struct {
+	now         time.Time
+	version     *int16 // nil: no such key
+	fingerprint []byte
+	requestID   *string
+	createdAt   *time.Time
+	status      *int16
+	contentType *string
+	location    *string
+	body        []byte
+}
+
+func (k record) exists() bool { return k.version != nil }
+
+// answer judges a finished key in the light of a request for it.
+func (k record) answer(r Request, retention time.Duration) Answer {
+	a := Answer{State: Replay, RequestID: *k.requestID, Date: *k.createdAt, Expires: k.createdAt.Add(retention)}
+	switch {
+	case r.Fingerprint == Fingerprint{}: // asked by Peek, about the key alone
+	case *k.version != r.Fingerprint.Version:
+		a.State = Unreadable
+		return a
+	case string(k.fingerprint) != string(r.Fingerprint.Sum[:]):
+		a.State = Mismatch
+		return a
+	}
+	a.Response = Response{Status: int(*k.status), ContentType: *k.contentType, Location: *k.location, Body: k.body}
+	return a
+}
+
+func queueLookUp(batch *pgx.Batch, rs []Request, retention time.Duration, found *[]record) {
+	tenants, clients, keys := scopes(rs)
+	batch.Queue(lookUpKeys, tenants, clients, keys, liveDays(retention)).Query(func(rows pgx.Rows) error {
+		var err error
+		*found, err = pgx.AppendRows(*found, rows, func(row pgx.CollectableRow) (k record, err error) {
+			return k, row.Scan(&k.now, &k.version, &k.fingerprint, &k.requestID, &k.createdAt,
+				&k.status, &k.contentType, &k.location, &k.body)
+		})
+		return err
+	})
+}
+
+// liveDays is how many days before today may hold an answer that is still promised. What was stored at any time of day D
+// is found until the end of day D + liveDays, which is at least the retention.
+func liveDays(retention time.Duration) int32 {
+	const day = 24 * time.Hour
+	return int32((retention + day - 1) / day)
+}
+
+func lockNumbers(rs []Request) []int64 {
+	ns := make([]int64, len(rs))
+	for i, r := range rs {
+		ns[i] = lockNumber(r.TenantID, r.ClientID, r.Key)
+	}
+	return ns
+}
+
+func scopes(rs []Request) (tenants, clients []uuid.UUID, keys []string) {
+	tenants, clients, keys = make([]uuid.UUID, len(rs)), make([]uuid.UUID, len(rs)), make([]string, len(rs))
+	for i, r := range rs {
+		tenants[i], clients[i], keys[i] = r.TenantID, r.ClientID, r.Key
+	}
+	return tenants, clients, keys
+}

@@ -1,0 +1,136 @@
+package idempotency
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/google/uuid"
+)
+
+// MaxKeyLength is the most characters that a key may have.
+const MaxKeyLength = 255
+
+// Header is the name of the request header that carries the key.
+const Header = "Idempotency-Key"
+
+var (
+	// ErrKeyMissing says that the request has no Idempotency-Key header.
+	ErrKeyMissing = errors.New("the Idempotency-Key header is missing")
+	// ErrKeyInvalid says that the header is not one well-formed key. Its text says why and is fit for the client's eyes.
+	ErrKeyInvalid = errors.New("the Idempotency-Key header is invalid")
+)
+
+// ParseKey reads the key of a request. A structured-field string ("k", RFC 9651 section 3.3.3) and the bare token k
+// that Stripe's clients send are the same key. Two header lines, lists, parameters, blanks, control characters and
+// anything beyond ASCII are refused.
+func ParseKey(h http.Header) (string, error) {
+	lines := h.Values(Header)
+	switch {
+	case len(lines) == 0:
+		return "", ErrKeyMissing
+	case len(lines) > 1:
+		return "", fmt.Errorf("%w: it was sent %d times", ErrKeyInvalid, len(lines))
+	}
+	return parseKey(lines[0])
+}
+
+func parseKey(line string) (string, error) {
+	quoted := len(line) > 0 && line[0] == '"'
+	key, err := make([]byte, 0, len(line)), error(nil)
+	if quoted {
+		key, err = unquote(key, line)
+	} else {
+		key, err = bare(key, line)
+	}
+	switch {
+	case err != nil:
+		return "", err
+	case len(key) == 0:
+		return "", fmt.Errorf("%w: it is empty", ErrKeyInvalid)
+	case len(key) > MaxKeyLength:
+		return "", fmt.Errorf("%w: it has %d characters, %d are allowed", ErrKeyInvalid, len(key), MaxKeyLength)
+	}
+	return string(key), nil
+}
+
+func bare(key []byte, line string) ([]byte, error) {
+	for i := range len(line) {
+		switch c := line[i]; {
+		case c <= ' ' || c > '~':
+			return nil, errNotVisible
+		case c == '"' || c == ',' || c == ';' || c == '\\':
+			return nil, fmt.Errorf("%w: a key with %q must be sent in double quotes", ErrKeyInvalid, c)
+		default:
+			key = append(key, c)
+		}
+	}
+	return key, nil
+}
+
+func unquote(key []byte, line string) ([]byte, error) {
+	for i := 1; i < len(line); i++ {
+		c := line[i]
+		if c == '"' {
+			if i != len(line)-1 {
+				return nil, fmt.Errorf("%w: something follows the closing quote; lists and parameters are not allowed", ErrKeyInvalid)
+			}
+			return key, nil
+		}
+		if c == '\\' { // RFC 9651: only a quote or a backslash may follow
+			if i++; i == len(line) || line[i] != '"' && line[i] != '\\' {
+				return nil, fmt.Errorf("%w: a backslash escapes only a quote or a backslash", ErrKeyInvalid)
+			}
+			c = line[i]
+		}
+		if c <= ' ' || c > '~' {
+			return nil, errNotVisible
+		}
+		key = append(key, c)
+	}
+	return nil, fmt.Errorf("%w: the closing quote is missing", ErrKeyInvalid)
+}
+
+var errNotVisible = fmt.Errorf("%w: only visible ASCII characters are allowed, without blanks", ErrKeyInvalid)
+
+// FingerprintVersion is the version of the rules in NewFingerprint. Whoever changes them raises it and keeps comparing
+// by the old rules for as long as keys live, or in-flight repeats are refused by a deploy.
+const FingerprintVersion = 1
+
+// Fingerprint identifies what a request asks for. The zero Fingerprint belongs to no request.
+type Fingerprint struct {
+	Version int16
+	Sum     [sha256.Size]byte
+}
+
+// NewFingerprint hashes what makes a request the same request: tenant, method, route pattern, path parameters and the
+// command as the program understood it, in one canonical encoding, so that white space and the order of members do not
+// matter. Every part goes in with its length: no two lists of parts hash alike.
+func NewFingerprint(tenant uuid.UUID, method, route string, params []string, command []byte) Fingerprint {
+	h := sha256.New()
+	part := func(b []byte) {
+		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(b))))
+		h.Write(b)
+	}
+	part([]byte{FingerprintVersion})
+	part(tenant[:])
+	part([]byte(method))
+	part([]byte(route))
+	part(binary.BigEndian.AppendUint64(nil, uint64(len(params))))
+	for _, p := range params {
+		part([]byte(p))
+	}
+	part(command)
+	return Fingerprint{Version: FingerprintVersion, Sum: [sha256.Size]byte(h.Sum(nil))}
+}
+
+// lockNumber is what the advisory lock of a key is taken on: the first 64 bits of SHA-256(tenant, client, key). Tenant
+// and client have a fixed length, so no other scope and key concatenate to the same bytes.
+func lockNumber(tenant, client uuid.UUID, key string) int64 {
+	b := make([]byte, 0, 32+MaxKeyLength)
+	b = append(append(append(b, tenant[:]...), client[:]...), key...)
+	sum := sha256.Sum256(b)
+	return int64(binary.BigEndian.Uint64(sum[:8])) //nolint:gosec // the bits matter, not the number
+}

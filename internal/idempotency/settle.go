@@ -1,0 +1,163 @@
+package idempotency
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Beginner starts transactions, each on a connection that was not broken before. A *pgxpool.Pool is one.
+type Beginner interface {
+	BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error)
+}
+
+// ErrOutcomeUnknown says that COMMIT was sent and that nobody could be asked what became of it. The work may be done or
+// not; a repeat under the same key finds out. Answer 503 with Retry-After.
+var ErrOutcomeUnknown = errors.New("the outcome of the commit is unknown")
+
+const (
+	commitTimeout = 10 * time.Second // a COMMIT that waits longer than the transaction may live has lost its server
+	settleTimeout = 3 * time.Second  // how long an unknown COMMIT is asked about before the client is told so
+	maxAttempts   = 4                // the first one and three more, for a transaction that lost a race
+)
+
+// Settle runs attempt in a transaction under READ COMMITTED and commits it, until the outcome is known.
+//
+// attempt is Claim, the work, Store. It is run again, from the start and in a new transaction, when the database says
+// that it lost a race (40001, 40P01, 55P03, and 23505 which means claim again), and when the outcome of COMMIT is unknown: a
+// lost connection, a deadline, a server that shut down. That is safe because of Claim: if the commit took place the
+// second run finds the stored response, if it did not the key is free. An answer that the first run made itself is
+// a first answer then, not a replay.
+//
+// An error means that nothing was done, but for ErrOutcomeUnknown. ctx ends the attempt, never the COMMIT.
+func Settle(ctx context.Context, db Beginner, attempt func(context.Context, pgx.Tx) ([]Answer, error)) ([]Answer, error) {
+	var lost error
+	for n := range maxAttempts {
+		if n > 0 {
+			if err := pause(ctx, n); err != nil {
+				break
+			}
+		}
+		answers, unknown, err := once(ctx, db, attempt)
+		switch {
+		case err == nil:
+			return answers, nil
+		case unknown:
+			return settle(ctx, db, attempt, answers, err)
+		case !lostRace(err):
+			return nil, err
+		}
+		lost = err
+	}
+	return nil, lost
+}
+
+// once runs one attempt in one transaction. unknown: COMMIT was sent and err does not say what became of it.
+func once(ctx context.Context, db Beginner, attempt func(context.Context, pgx.Tx) ([]Answer, error)) (as []Answer, unknown bool, err error) {
+	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	if err != nil {
+		return nil, false, fmt.Errorf("begin: %w", err)
+	}
+	// After COMMIT this does nothing. Before it, it frees the keys at once, even when ctx is what ended the attempt, and
+	// even when attempt panics.
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = tx.Rollback(ctx) // the connection is closed when it fails, which rolls back as well
+	}()
+	as, err = attempt(ctx, tx)
+	if err != nil {
+		return nil, false, err
+	}
+	// Crash point: nothing is committed, the claim dies with the connection, a repeat does the work.
+	commitCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	if err := tx.Commit(commitCtx); err != nil {
+		return as, !definite(err), fmt.Errorf("commit: %w", err)
+	}
+	// Crash point: it is committed but nobody was told. A repeat is a replay.
+	return as, false, nil
+}
+
+// settle finds out what became of an unknown COMMIT by doing it again. mine are the answers of that attempt.
+func settle(ctx context.Context, db Beginner, attempt func(context.Context, pgx.Tx) ([]Answer, error), mine []Answer, cause error) ([]Answer, error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout) // a client that left must not leave it open
+	defer cancel()
+	for n := 1; ; n++ {
+		answers, unknown, err := once(ctx, db, attempt)
+		if err == nil {
+			if still := adopt(answers, mine); !still {
+				return answers, nil
+			}
+		} else {
+			cause = err
+			if unknown {
+				mine = answers
+			}
+		}
+		// The server that has the old transaction may still be working on it, or no server answers.
+		if pause(ctx, n) != nil {
+			return nil, fmt.Errorf("%w: %w", ErrOutcomeUnknown, cause)
+		}
+	}
+}
+
+// adopt turns those of answers into first answers that the attempt before made itself. still: at least one of them is
+// held by the backend of that attempt.
+func adopt(answers, mine []Answer) (still bool) {
+	for i := range answers {
+		if i >= len(mine) || mine[i].State != New {
+			continue
+		}
+		switch a := &answers[i]; {
+		case a.State == InProgress:
+			return true
+		case a.State == Replay && a.RequestID == mine[i].RequestID:
+			a.State = New
+		}
+	}
+	return false
+}
+
+// definite says whether an error of COMMIT tells that nothing was committed: the server itself said so, and went on
+// living. Every other error (a lost connection, a deadline, a FATAL of a server that shut down while it waited for its
+// standby) leaves it open. pgx's SafeToRetry is no guide here: it is true for a COMMIT whose reply was lost.
+func definite(err error) bool {
+	if errors.Is(err, pgx.ErrTxCommitRollback) {
+		return true
+	}
+	var e *pgconn.PgError
+	return errors.As(err, &e) && e.SeverityUnlocalized == "ERROR"
+}
+
+// lostRace says whether the same attempt, run again, may well succeed.
+func lostRace(err error) bool {
+	var e *pgconn.PgError
+	if !errors.As(err, &e) {
+		return false
+	}
+	switch e.Code {
+	case "40001", "40P01", "55P03": // serialization_failure, deadlock_detected, lock_not_available
+		return true
+	case "23505": // unique_violation: somebody wrote between this attempt's look and its insert
+		return true
+	}
+	return false
+}
+
+// pause waits before attempt n, with full jitter so that the losers of one race do not meet again.
+func pause(ctx context.Context, n int) error {
+	t := time.NewTimer(time.Millisecond + rand.N(10*time.Millisecond<<min(n, 5)))
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
+}

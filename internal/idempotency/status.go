@@ -1,0 +1,41 @@
+package idempotency
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// A claim is visible to everybody as an advisory lock with these numbers. Taking the lock to find out would give a real
+// attempt at the same moment a false "in progress".
+const keyLocked = `
+SELECT EXISTS (
+    SELECT FROM pg_locks
+    WHERE locktype = 'advisory' AND objsubid = 1 AND granted
+      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND (classid::bigint << 32) | objid::bigint = $1::bigint)`
+
+// Peek tells what Claim would find for r, without taking its lock: New when the key is unknown, InProgress, Replay with
+// the stored response, Mismatch or Unreadable. A zero Fingerprint is not compared: then every finished key is Replay.
+//
+// The lock is read first and the table second, in a later statement: whoever lets go of the lock in between has committed
+// or rolled back before the table is read. tx must run under READ COMMITTED.
+func Peek(ctx context.Context, tx pgx.Tx, r Request, retention time.Duration) (Answer, error) {
+	var locked bool
+	var found []record
+	var batch pgx.Batch
+	batch.Queue(keyLocked, lockNumber(r.TenantID, r.ClientID, r.Key)).QueryRow(func(row pgx.Row) error { return row.Scan(&locked) })
+	queueLookUp(&batch, []Request{r}, retention, &found)
+	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
+		return Answer{}, fmt.Errorf("look at idempotency key: %w", err)
+	}
+	switch {
+	case found[0].exists():
+		return found[0].answer(r, retention), nil
+	case locked:
+		return Answer{State: InProgress}, nil
+	}
+	return Answer{State: New}, nil
+}
