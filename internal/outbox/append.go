@@ -1,0 +1,60 @@
+package outbox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Event is something that happened to an aggregate, as it is written in the transaction that made it happen.
+type Event struct {
+	ID               uuid.UUID         // what consumers deduplicate by; UUIDv7 keeps their index small
+	AggregateType    string            // topic name without its prefix
+	AggregateID      string            // record key: events of one aggregate keep their order
+	AggregateVersion int64             // 1, 2, 3 … for each aggregate
+	Type             string            // ce_type, such as payment.completed
+	Payload          []byte            // record value, passed on byte for byte
+	Headers          map[string]string // further record headers, such as traceparent; may be nil
+}
+
+// In the order of the slice, and naming neither id nor xid: the database draws them, the id while this transaction holds
+// the aggregates' row locks. That is what keeps the events of one aggregate in order.
+const appendEvents = `
+INSERT INTO outbox_events (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload, headers)
+SELECT event_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload, headers
+FROM unnest($1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::bytea[], $7::jsonb[])
+     WITH ORDINALITY t(event_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload, headers, i)
+ORDER BY i`
+
+// Append writes events in the caller's transaction: they are published if it commits, and never were if it does not.
+//
+// The caller holds a lock on the row of each aggregate, taken by an EARLIER statement of this transaction (or has just
+// inserted that row): without it two writers of one aggregate may be published in another order than they commit in. It
+// costs one statement, whatever the length of es.
+func Append(ctx context.Context, tx pgx.Tx, es []Event) error {
+	if len(es) == 0 {
+		return nil
+	}
+	n := len(es)
+	ids, versions := make([]uuid.UUID, n), make([]int64, n)
+	aggregateTypes, aggregateIDs, types := make([]string, n), make([]string, n), make([]string, n)
+	payloads, headers := make([][]byte, n), make([][]byte, n)
+	for i, e := range es {
+		ids[i], versions[i] = e.ID, e.AggregateVersion
+		aggregateTypes[i], aggregateIDs[i], types[i] = e.AggregateType, e.AggregateID, e.Type
+		payloads[i], headers[i] = e.Payload, []byte("{}")
+		if len(e.Headers) > 0 {
+			var err error
+			if headers[i], err = json.Marshal(e.Headers); err != nil {
+				return fmt.Errorf("encode headers of event %s: %w", e.ID, err)
+			}
+		}
+	}
+	if _, err := tx.Exec(ctx, appendEvents, ids, aggregateTypes, aggregateIDs, versions, types, payloads, headers); err != nil {
+		return fmt.Errorf("append events to outbox: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,44 @@
+// Package outbox publishes events to Kafka if and only if the transaction that wrote them committed.
+//
+// # Promise
+//
+// Append writes events in the caller's transaction. The Relay reads them and produces them to Kafka:
+//
+//   - no event is lost and none is invented, under any number of concurrent writers and with long transactions open;
+//   - events of one aggregate arrive in the order of their commits;
+//   - a crash of relay or broker repeats at most the batch in hand, under the same event ids.
+//
+// Not promised: one order across aggregates, or that nobody sees an event twice. Consumers deduplicate by ce_id; package
+// inbox shows how.
+//
+// # The cursor
+//
+// Ids are drawn before their transactions commit, so they become visible out of order, and "id > last" loses events
+// (2,472 of 20,000, measured with 24 writers). The position of a relay is therefore a pair: the highest id read, and the
+// snapshot it was read in. The next batch is the rows above last, and the stragglers: rows at or below last that the
+// snapshot could not see. Nothing waits for a long transaction but its own events. See cursor.go.
+//
+// Order within an aggregate holds because an event's id is drawn while its transaction holds the aggregate's row lock, in
+// a statement after the one that took it, from a sequence that caches nothing.
+//
+// # Leadership
+//
+// Any number of relays of one name may run. One is leader by a lease in outbox_cursors, by the database's clock; the others
+// wait. Every change of leader raises a fencing token, and every move of the cursor names the token it was elected with.
+// There are no session locks and no LISTEN: it works through PgBouncer in transaction mode.
+//
+// # What happens when
+//
+//	the relay dies after reading              nothing happened; the next leader reads the same batch
+//	it dies after producing                   the batch is produced again, under the same event ids
+//	it is stopped for longer than its lease   another one leads; the late one moves nothing, and waits like any other
+//	the broker is away                        the relay waits, for ever; the backlog grows in Postgres
+//	the database is away                      the same
+//	the database was restored                 the relay refuses to start and says so (see ErrRestored)
+//
+// # To copy it
+//
+// Take this folder and migrations/00003_outbox.sql; create the event's row in the transaction of the change, by Append or
+// by an INSERT of aggregate_type, aggregate_id, event_type and payload. Call the SQL function outbox_events_keep_partitions
+// now and then, as KeepPartitions does. kafka.go alone knows Kafka: what you will want to edit is there.
+package outbox
