@@ -1,0 +1,83 @@
+package payments
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/oncepay/oncepay/internal/idempotency"
+	"github.com/oncepay/oncepay/internal/outbox"
+)
+
+// Processor answers requests: whatever crashes, repeats or races, each key takes effect once, with its event.
+type Processor struct {
+	DB        idempotency.Beginner
+	Retention time.Duration                      // how long an answer is kept
+	Render    func(Outcome) idempotency.Response // makes the bytes that are stored and sent, before COMMIT
+	OnClaim   func(time.Duration)                // told how long each claim took; nil is fine
+}
+
+// Process answers rs in one transaction and commits it: one answer per request, in order. What it returned may be sent.
+// An error means that nothing was done, but for idempotency.ErrOutcomeUnknown.
+func (p *Processor) Process(ctx context.Context, rs []Request) ([]idempotency.Answer, error) {
+	return idempotency.Settle(ctx, p.DB, func(ctx context.Context, tx pgx.Tx) ([]idempotency.Answer, error) {
+		return p.process(ctx, tx, rs)
+	})
+}
+
+// process is the heart: one transaction claims the keys, writes the payments and their events and stores the responses.
+// Nothing in it may be seen by a client before it commits.
+func (p *Processor) process(ctx context.Context, tx pgx.Tx, rs []Request) ([]idempotency.Answer, error) {
+	keys := keysOf(rs)
+	answers, err := p.claim(ctx, tx, keys)
+	if err != nil {
+		return nil, err
+	}
+	fresh, places := onlyNew(rs, answers)
+	if len(fresh) == 0 {
+		return answers, nil
+	}
+	outcomes, err := Execute(ctx, tx, fresh)
+	if err != nil {
+		return nil, err
+	}
+	events, err := eventsOf(fresh, outcomes)
+	if err != nil {
+		return nil, err
+	}
+	if err := outbox.Append(ctx, tx, events); err != nil {
+		return nil, err
+	}
+	for i, o := range outcomes {
+		answers[places[i]].Response = p.Render(o)
+	}
+	return answers, idempotency.Store(ctx, tx, keys, answers)
+}
+
+func (p *Processor) claim(ctx context.Context, tx pgx.Tx, keys []idempotency.Request) ([]idempotency.Answer, error) {
+	if p.OnClaim != nil {
+		defer func(start time.Time) { p.OnClaim(time.Since(start)) }(time.Now())
+	}
+	return idempotency.Claim(ctx, tx, keys, p.Retention)
+}
+
+func keysOf(rs []Request) []idempotency.Request {
+	keys := make([]idempotency.Request, len(rs))
+	for i, r := range rs {
+		keys[i] = r.Request
+	}
+	return keys
+}
+
+// onlyNew returns the requests that are to be executed, dated by the claim, and their places in rs.
+func onlyNew(rs []Request, answers []idempotency.Answer) (fresh []Request, places []int) {
+	for i, a := range answers {
+		if a.State == idempotency.New {
+			r := rs[i]
+			r.At = a.Date.UTC().Truncate(time.Millisecond) // a UUIDv7's precision, so that id and time agree
+			fresh, places = append(fresh, r), append(places, i)
+		}
+	}
+	return fresh, places
+}
