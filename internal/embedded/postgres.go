@@ -1,0 +1,242 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// PostgresOptions are all optional.
+type PostgresOptions struct {
+	Dir      string            // data and log, kept for the next start; empty: temporary. As root it is given to nobody
+	Port     int               // 0: a free one
+	Settings map[string]string // server settings beyond the defaults; fsync is on unless it says otherwise
+	Download bool              // do not look for binaries on this machine
+	Log      *slog.Logger
+}
+
+// Postgres is a running server. Its superuser is postgres.
+type Postgres struct {
+	guard     *guard
+	dir       string
+	temporary bool
+	port      int
+	pid       int
+	version   string
+	origin    string
+}
+
+// startTimeout covers a slow disk; a start takes a second or two.
+const startTimeout = time.Minute
+
+// StartPostgres returns when the server answers. The first start on a machine without Postgres downloads it, about
+// 10 MB. The caller stops it; ctx ends the start only.
+func StartPostgres(ctx context.Context, o PostgresOptions) (*Postgres, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Port != 0 {
+		return startPostgres(ctx, o)
+	}
+	// Another program may take the free port before the server has it. Three times in a row is no accident.
+	for attempt := 1; ; attempt++ {
+		port, err := freePort()
+		if err != nil {
+			return nil, err
+		}
+		o.Port = port
+		p, err := startPostgres(ctx, o)
+		if err == nil || attempt == 3 || !strings.Contains(err.Error(), "Address already in use") {
+			return p, err
+		}
+	}
+}
+
+func startPostgres(ctx context.Context, o PostgresOptions) (_ *Postgres, err error) {
+	owner, err := unprivileged()
+	if err != nil {
+		return nil, err
+	}
+	p := &Postgres{port: o.Port, temporary: o.Dir == ""}
+	if p.dir, err = makeDir(o.Dir, owner); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err == nil {
+			return
+		}
+		if p.guard != nil {
+			gone, cancel := context.WithCancel(context.Background())
+			cancel()
+			_ = p.guard.stop(gone) // killed: nothing in it is of value yet
+		}
+		if p.temporary {
+			err = errors.Join(err, os.RemoveAll(p.dir))
+		}
+	}()
+	binaries, err := p.findBinaries(ctx, o, owner)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if p.guard, err = startGuard(binaries, p.dir, p.temporary, owner, p.flags(o.Settings)); err != nil {
+		return nil, err
+	}
+	if err := p.awaitReady(ctx); err != nil {
+		return nil, err
+	}
+	o.Log.InfoContext(ctx, "postgres started", slog.String("origin", p.origin), slog.String("version", p.version), slog.Int("port", p.port))
+	return p, nil
+}
+
+// makeDir returns an absolute path without symbolic links, which is how the server names its data directory.
+func makeDir(dir string, owner *syscall.Credential) (string, error) {
+	var err error
+	if dir == "" {
+		dir, err = os.MkdirTemp("", "oncepay-postgres-")
+	} else {
+		err = os.MkdirAll(dir, 0o755)
+	}
+	if err != nil {
+		return "", fmt.Errorf("make directory of postgres: %w", err)
+	}
+	if owner != nil {
+		if err := os.Chown(dir, int(owner.Uid), int(owner.Gid)); err != nil {
+			return "", fmt.Errorf("give directory of postgres to nobody: %w", err)
+		}
+	}
+	if dir, err = filepath.EvalSymlinks(dir); err == nil {
+		dir, err = filepath.Abs(dir)
+	}
+	if err != nil {
+		return "", fmt.Errorf("resolve directory of postgres: %w", err)
+	}
+	return dir, nil
+}
+
+func (p *Postgres) findBinaries(ctx context.Context, o PostgresOptions, owner *syscall.Credential) (string, error) {
+	if !o.Download {
+		if dir, ok := installed(ctx); ok {
+			p.origin = "binaries of this machine at " + dir
+			return dir, nil
+		}
+	}
+	p.origin = "embedded-postgres " + downloadVersion + " from Maven Central"
+	return download(ctx, p.dir, owner, o.Log)
+}
+
+func (p *Postgres) flags(settings map[string]string) []string {
+	all := map[string]string{
+		"listen_addresses":        "127.0.0.1",
+		"port":                    strconv.Itoa(p.port),
+		"unix_socket_directories": "", // a socket's path may be 107 bytes long, a temporary directory's alone nearly that
+		"max_connections":         "200",
+	}
+	maps.Copy(all, settings)
+	var flags []string
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		flags = append(flags, "-c", name+"="+all[name])
+	}
+	return flags
+}
+
+// awaitReady asks until this very server answers: what answers on the port may be another.
+func (p *Postgres) awaitReady(ctx context.Context) error {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if ready, err := p.ready(ctx); ready || err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-p.guard.ended:
+			return fmt.Errorf("start postgres: it ended:\n%s", p.guard.tail())
+		case <-ctx.Done():
+			return fmt.Errorf("start postgres: %w:\n%s", context.Cause(ctx), p.guard.tail())
+		}
+	}
+}
+
+func (p *Postgres) ready(ctx context.Context) (bool, error) {
+	// Another program on the port may accept and say nothing.
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, p.URL("postgres", "postgres"))
+	if err != nil {
+		return false, nil // not yet; if never, the log says why
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	var version, data string
+	if err := conn.QueryRow(ctx, `SELECT current_setting('server_version'), current_setting('data_directory')`).Scan(&version, &data); err != nil {
+		return false, nil
+	}
+	if data != filepath.Join(p.dir, "data") {
+		return false, nil
+	}
+	p.version, _, _ = strings.Cut(version, " ") // "15.14 (Debian …)"
+	pidFile, err := os.ReadFile(filepath.Join(data, "postmaster.pid"))
+	if err != nil {
+		return false, fmt.Errorf("read process id of postgres: %w", err)
+	}
+	first, _, _ := strings.Cut(string(pidFile), "\n")
+	if p.pid, err = strconv.Atoi(first); err != nil {
+		return false, fmt.Errorf("read process id of postgres: %w", err)
+	}
+	return true, nil
+}
+
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, fmt.Errorf("find a free port: %w", err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+// URL returns where a user finds a database. The password is the user's name; none is needed.
+func (p *Postgres) URL(user, database string) string {
+	u := url.URL{
+		Scheme:   "postgres",
+		User:     url.UserPassword(user, user),
+		Host:     net.JoinHostPort("127.0.0.1", strconv.Itoa(p.port)),
+		Path:     "/" + database,
+		RawQuery: "sslmode=disable",
+	}
+	return u.String()
+}
+
+// Version returns the server's version, such as 17.5.
+func (p *Postgres) Version() string { return p.version }
+
+// Origin says where the server's binaries came from.
+func (p *Postgres) Origin() string { return p.origin }
+
+// Pid returns the process that a test kills to make the whole server crash.
+func (p *Postgres) Pid() int { return p.pid }
+
+// Stop shuts the server down, ending all sessions, and returns when it has ended and a temporary directory is gone.
+// When ctx ends first, it is killed. A second call does nothing.
+func (p *Postgres) Stop(ctx context.Context) error {
+	err := p.guard.stop(ctx)
+	if p.temporary {
+		// The guard has done so, unless it was killed or may not write to the parent directory.
+		err = errors.Join(err, os.RemoveAll(p.dir))
+	}
+	return err
+}

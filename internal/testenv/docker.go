@@ -1,0 +1,99 @@
+package testenv
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/network"
+	"github.com/testcontainers/testcontainers-go"
+)
+
+func postgresContainer(ctx context.Context, image string) (Server, error) {
+	cmd := []string{"postgres"}
+	for name, value := range settings {
+		cmd = append(cmd, "-c", name+"="+value)
+	}
+	image = cmp.Or(image, "postgres:17")
+	c, err := testcontainers.Run(ctx, image,
+		testcontainers.WithEnv(map[string]string{"POSTGRES_HOST_AUTH_METHOD": "trust"}),
+		testcontainers.WithCmd(cmd...),
+		testcontainers.WithExposedPorts("5432/tcp"))
+	if err != nil {
+		return Server{}, errors.Join(err, testcontainers.TerminateContainer(c))
+	}
+	address, err := c.PortEndpoint(ctx, "5432/tcp", "")
+	if err != nil {
+		return Server{}, errors.Join(err, testcontainers.TerminateContainer(c))
+	}
+	return Server{
+		Address: "postgres://postgres:postgres@" + address + "/postgres?sslmode=disable",
+		Name:    "container of " + image,
+		stop:    terminate(c),
+	}, nil
+}
+
+// kafkaContainer starts one node. A client is told the advertised address and comes back there, so the host's port must be
+// known before the start; the node itself, which cannot reach that address from inside, uses a listener of its own.
+func kafkaContainer(ctx context.Context, image string) (Server, error) {
+	address, port, err := freeAddress(ctx)
+	if err != nil {
+		return Server{}, err
+	}
+	image = cmp.Or(image, "apache/kafka:4.3.1")
+	c, err := testcontainers.Run(ctx, image,
+		testcontainers.WithEnv(map[string]string{
+			"KAFKA_NODE_ID":                                  "1",
+			"KAFKA_PROCESS_ROLES":                            "broker,controller",
+			"KAFKA_LISTENERS":                                "CLIENT://:9092,INTERNAL://localhost:9094,CONTROLLER://localhost:9093",
+			"KAFKA_ADVERTISED_LISTENERS":                     "CLIENT://" + address + ",INTERNAL://localhost:9094",
+			"KAFKA_LISTENER_SECURITY_PROTOCOL_MAP":           "CLIENT:PLAINTEXT,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
+			"KAFKA_INTER_BROKER_LISTENER_NAME":               "INTERNAL",
+			"KAFKA_CONTROLLER_LISTENER_NAMES":                "CONTROLLER",
+			"KAFKA_CONTROLLER_QUORUM_VOTERS":                 "1@localhost:9093",
+			"KAFKA_OFFSETS_TOPIC_REPLICATION_FACTOR":         "1",
+			"KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR": "1",
+			"KAFKA_TRANSACTION_STATE_LOG_MIN_ISR":            "1",
+			"KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS":         "0",
+			// As with the embedded broker: a topic exists when somebody made it, not when somebody named it.
+			"KAFKA_AUTO_CREATE_TOPICS_ENABLE": "false",
+		}),
+		testcontainers.WithExposedPorts("9092/tcp"),
+		testcontainers.WithHostConfigModifier(func(c *container.HostConfig) {
+			c.PortBindings = network.PortMap{network.MustParsePort("9092/tcp"): {{HostPort: port}}}
+		}))
+	if err != nil {
+		return Server{}, errors.Join(err, testcontainers.TerminateContainer(c))
+	}
+	return Server{Address: address, Name: "container of " + image, stop: terminate(c)}, nil
+}
+
+// freeAddress finds a port that is free here, which for an engine on another host is a good guess.
+func freeAddress(ctx context.Context) (address, port string, err error) {
+	provider, err := testcontainers.NewDockerProvider()
+	if err != nil {
+		return "", "", fmt.Errorf("find Docker: %w", err)
+	}
+	defer provider.Close()
+	host, err := provider.DaemonHost(ctx)
+	if err != nil {
+		return "", "", fmt.Errorf("find Docker's host: %w", err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", "", fmt.Errorf("find a free port: %w", err)
+	}
+	defer l.Close()
+	port = strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	return net.JoinHostPort(host, port), port, nil
+}
+
+func terminate(c testcontainers.Container) func(context.Context) error {
+	return func(ctx context.Context) error {
+		return c.Terminate(ctx, testcontainers.StopTimeout(0)) // killed: nothing in it is of value
+	}
+}

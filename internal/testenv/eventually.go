@@ -1,0 +1,26 @@
+package testenv
+
+import (
+	"testing"
+	"time"
+)
+
+// Eventually repeats condition every 5 ms until it returns nil, and fails the test with its last error when timeout has
+// passed. It runs condition at least once.
+func Eventually(t testing.TB, timeout time.Duration, condition func() error) {
+	t.Helper()
+	deadline := time.After(timeout)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := condition()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("not within %s: %v", timeout, err)
+		}
+	}
+}
