@@ -7,7 +7,7 @@
 // The struct tags are the documentation: Table and Usage are made from them.
 //
 //	env      the variable
-//	default  taken when it is unset; "$NAME" is the value of another variable; no default: the variable is required
+//	default  taken when it is unset, empty included; "$NAME" is the value of another variable; without: it is required
 //	example  a right value, where the default is none
 //	min, max bounds, both inclusive
 //	oneof    the only values, separated by spaces
@@ -30,6 +30,7 @@ type API struct {
 	HTTPAddr      string        `env:"HTTP_ADDR" default:":8080" check:"listen" help:"where clients connect"`
 	AdminAddr     string        `env:"ADMIN_ADDR" default:"127.0.0.1:9090" check:"listen" help:"where metrics and pprof are served; keep it private"`
 	RateLimit     int           `env:"RATE_LIMIT" default:"0" min:"0" help:"requests a second and client that may be executed, replays are free; 0 = no limit"`
+	CursorSecret  string        `env:"CURSOR_SECRET" default:"" help:"signs the cursors of lists; the same for all instances. unset: random, and a list begun at one instance, or before a restart, cannot go on at another"`
 	ShutdownDelay time.Duration `env:"SHUTDOWN_DELAY" default:"0s" min:"0s" max:"5m" help:"how long /readyz says no before the listener closes; 5s behind a load balancer, so that it notices first"`
 
 	Keys

@@ -30,8 +30,9 @@ func variables(t reflect.Type) []variable {
 			index: f.Index, name: f.Tag.Get("env"), help: f.Tag.Get("help"), example: f.Tag.Get("example"),
 			min: f.Tag.Get("min"), max: f.Tag.Get("max"), check: f.Tag.Get("check"), oneof: strings.Fields(f.Tag.Get("oneof")),
 		}
-		v.defaultValue = f.Tag.Get("default")
-		v.required = v.defaultValue == ""
+		var optional bool
+		v.defaultValue, optional = f.Tag.Lookup("default")
+		v.required = !optional
 		v.defaultIsReference = strings.HasPrefix(v.defaultValue, "$")
 		if v.example == "" {
 			v.example = v.defaultValue

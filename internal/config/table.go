@@ -58,8 +58,11 @@ func Usage(program string) string {
 }
 
 func (v variable) shownDefault(quote string) string {
-	if v.required {
+	switch {
+	case v.required:
 		return "required"
+	case v.defaultValue == "":
+		return "unset"
 	}
 	return quote + v.defaultValue + quote
 }

@@ -2,13 +2,14 @@ package telemetry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
 
-	"go.opentelemetry.io/contrib/exporters/autoexport"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -17,8 +18,9 @@ import (
 // Start sets OpenTelemetry's global tracer provider and propagator (W3C trace context and baggage). The service is known
 // under the name given unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES say otherwise.
 //
-// Without OTEL_TRACES_EXPORTER or an OTLP endpoint nothing is exported. With one, OpenTelemetry itself reads its other
-// variables, from the process's environment. A collector that cannot be reached is no error here. shutdown sends what
+// Without OTEL_TRACES_EXPORTER=otlp or an OTLP endpoint nothing is exported. With one, spans go out as OTLP over HTTP, and
+// OpenTelemetry itself reads its other variables, from the process's environment. Other exporters are not built in: a
+// collector translates, and gRPC alone would double the time of the first build. A collector that cannot be reached is no error here. shutdown sends what
 // is still in memory; give it a deadline.
 func Start(ctx context.Context, service string, getenv func(string) string) (shutdown func(context.Context) error, err error) {
 	res, err := resource.New(ctx,
@@ -30,10 +32,13 @@ func Start(ctx context.Context, service string, getenv func(string) string) (shu
 		return nil, fmt.Errorf("describe %s to OpenTelemetry (OTEL_RESOURCE_ATTRIBUTES): %w", service, err)
 	}
 	options := []sdktrace.TracerProviderOption{sdktrace.WithResource(res)}
+	if name := getenv("OTEL_TRACES_EXPORTER"); name != "" && name != "otlp" && name != "none" {
+		return nil, errors.New("OTEL_TRACES_EXPORTER must be otlp or none")
+	}
 	if exports(getenv) {
-		exporter, err := autoexport.NewSpanExporter(ctx)
+		exporter, err := otlptracehttp.New(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("make trace exporter (OTEL_TRACES_EXPORTER, OTEL_EXPORTER_OTLP_…): %w", err)
+			return nil, fmt.Errorf("make trace exporter (OTEL_EXPORTER_OTLP_…): %w", err)
 		}
 		options = append(options, sdktrace.WithBatcher(exporter))
 	}
@@ -46,7 +51,7 @@ func Start(ctx context.Context, service string, getenv func(string) string) (shu
 	return provider.Shutdown, nil
 }
 
-// exports: left alone, autoexport would send to localhost:4318 and complain for ever where nobody listens.
+// exports: left alone, the exporter would send to localhost:4318 and complain for ever where nobody listens.
 func exports(getenv func(string) string) bool {
 	if getenv("OTEL_SDK_DISABLED") == "true" || getenv("OTEL_TRACES_EXPORTER") == "none" {
 		return false
@@ -79,8 +84,14 @@ func (r reader) Get(name string) string { return r(name) }
 func (r reader) Set(string, string)     {}
 func (r reader) Keys() []string         { return nil }
 
-// version is the module's: a tag, or a pseudo-version with the commit; "(devel)" under go run and go test.
+// release is set by the build (-ldflags -X), for builds outside a checkout.
+var release string
+
+// version is the build's, or the module's: a tag, or a pseudo-version with the commit; "(devel)" under go run and go test.
 func version() string {
+	if release != "" {
+		return release
+	}
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
 		return info.Main.Version
 	}
