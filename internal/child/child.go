@@ -1,0 +1,145 @@
+// Package child runs the programs of this module as child processes: for the demo, and for tests that need the real
+// thing, its signals and its death.
+package child
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Build makes programs of this module ("api", "relay" …) in dir, from whatever folder of the checkout it is called in.
+func Build(ctx context.Context, dir string, flags []string, programs ...string) error {
+	module, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	root := filepath.Dir(strings.TrimSpace(string(module)))
+	if _, statErr := os.Stat(filepath.Join(root, "cmd", "api")); err != nil || statErr != nil {
+		return errors.New("build the programs: this is no checkout of oncepay, or Go is not installed")
+	}
+	args := append([]string{"build", "-o", dir + string(filepath.Separator)}, flags...)
+	for _, p := range programs {
+		args = append(args, "./cmd/"+p)
+	}
+	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Dir = root
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the programs: %w\n%s", err, bytes.TrimSpace(out))
+	}
+	return nil
+}
+
+// Process is a running program.
+type Process struct {
+	Name  string
+	Addr  string        // where it serves HTTP: what the api says of itself when it has started
+	Admin string        // its private listener
+	Ended chan struct{} // closed when it has ended
+
+	cmd  *exec.Cmd
+	once sync.Once
+}
+
+// A program says within this time that it has started, or that it cannot; and it drains within this time.
+const (
+	startTimeout = 30 * time.Second
+	stopTimeout  = 15 * time.Second
+)
+
+// Start runs the program of that name in dir, with env alone as its environment, and returns when its log says that it has
+// started. The log goes to dir/name.log. The caller calls Stop.
+func Start(ctx context.Context, dir, name string, env ...string) (*Process, error) {
+	log, err := os.OpenFile(filepath.Join(dir, name+".log"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open log of %s: %w", name, err)
+	}
+	p := &Process{Name: name, cmd: exec.Command(filepath.Join(dir, name)), Ended: make(chan struct{})}
+	p.cmd.Env = append([]string{"ADMIN_ADDR=127.0.0.1:0"}, env...)
+	// A group of its own: a terminal's Ctrl-C reaches us alone, and we stop the programs in order.
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	stderr, err := p.cmd.StderrPipe()
+	if err == nil {
+		err = p.cmd.Start()
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start %s: %w", name, err), log.Close())
+	}
+
+	started := make(chan addresses, 1)
+	go func() {
+		defer close(p.Ended)
+		defer log.Close()
+		scan(io.TeeReader(stderr, log), name+" started", started)
+		_ = p.cmd.Wait() // how it ended is in ProcessState
+	}()
+	timeout := time.NewTimer(startTimeout)
+	defer timeout.Stop()
+	select {
+	case a := <-started:
+		p.Addr, p.Admin = a.HTTP, a.Admin
+		return p, nil
+	case <-p.Ended:
+		return nil, fmt.Errorf("%s did not start: %w", name, p.Err())
+	case <-timeout.C:
+		p.Stop()
+		return nil, fmt.Errorf("%s did not start within %s", name, startTimeout)
+	case <-ctx.Done():
+		p.Stop()
+		return nil, fmt.Errorf("start %s: %w", name, context.Cause(ctx))
+	}
+}
+
+type addresses struct {
+	Msg   string `json:"msg"`
+	HTTP  string `json:"http_addr"`
+	Admin string `json:"admin_addr"`
+}
+
+// scan reads a log to its end, and sends the addresses in the line whose message is msg.
+func scan(log io.Reader, msg string, started chan<- addresses) {
+	lines := bufio.NewScanner(log)
+	for lines.Scan() {
+		var a addresses
+		if json.Unmarshal(lines.Bytes(), &a) == nil && a.Msg == msg {
+			started <- a
+			break
+		}
+	}
+	_, _ = io.Copy(io.Discard, log) // a program whose log nobody reads would block
+}
+
+// Pid is the process id, for signals of the caller's own.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// Err says how the process ended, with the last lines of its log. It is for a process that has Ended.
+func (p *Process) Err() error {
+	<-p.Ended
+	text, _ := os.ReadFile(p.cmd.Path + ".log")
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return fmt.Errorf("%s ended (%v):\n%s", p.Name, p.cmd.ProcessState, strings.Join(lines[max(0, len(lines)-10):], "\n"))
+}
+
+// Stop lets the program finish what it has accepted, and waits for it. A second call does nothing.
+func (p *Process) Stop() {
+	p.once.Do(func() {
+		_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended already
+		kill := time.AfterFunc(stopTimeout, func() { _ = p.cmd.Process.Kill() })
+		<-p.Ended
+		kill.Stop()
+	})
+}
+
+// Kill ends the program at once, as a crash would, and waits for its end.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill() // it may have ended already
+	<-p.Ended
+}

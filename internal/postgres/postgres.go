@@ -1,0 +1,122 @@
+// Package postgres opens the connection pools of all programs, so that they survive the same failures in the same way.
+//
+// Promise: no statement, lock, open transaction or dead peer holds a program up for longer than the limits below, and a
+// connection that writes goes to the primary. Not promised: that the server is there later; whoever uses the pool waits
+// outages out.
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// limits of every session. A URL that names one itself is followed.
+var limits = map[string]string{
+	"statement_timeout": "3s", // no statement here takes a tenth of it
+	"lock_timeout":      "2s",
+	// A host that vanished in the middle of a transaction holds its claims and row locks for so long.
+	"idle_in_transaction_session_timeout": "5s",
+}
+
+const (
+	// A transaction of many short statements escapes the limits above.
+	transactionTimeout = "10s"
+
+	// A program that cannot reach its database has to say so within five seconds of its start.
+	connectTimeout = 4 * time.Second
+
+	// How long a peer may leave sent data unacknowledged, or stay silent when asked, before the connection is given up.
+	// Without it a statement sent to a host that vanished waits for a quarter of an hour.
+	peerTimeout = 10 * time.Second
+)
+
+// Open returns a pool of at most max connections after one of them has answered. The server knows them as app. Its errors
+// are one line and never show the password.
+//
+// Connections go to a server that takes writes, unless the URL says otherwise with target_session_attrs.
+func Open(ctx context.Context, url, app string, max int32, log *slog.Logger) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		// Not the driver's text: it hides passwords on a best-effort basis only.
+		return nil, errors.New("open the database: the driver cannot read the URL")
+	}
+	cfg.MaxConns = max
+	cfg.MinConns, cfg.MinIdleConns = min(cfg.MinConns, max), min(cfg.MinIdleConns, max)
+	cfg.PingTimeout = 2 * time.Second
+	cfg.AfterConnect = limitTransactions
+
+	conn := cfg.ConnConfig
+	conn.ConnectTimeout = connectTimeout
+	conn.DialFunc = (&net.Dialer{
+		Timeout:         connectTimeout,
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: peerTimeout / 2, Interval: peerTimeout / 5, Count: 3},
+		Control:         limitSilence,
+	}).DialContext
+	if conn.ValidateConnect == nil && !strings.Contains(url, "target_session_attrs=") {
+		conn.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	setDefault(conn.RuntimeParams, "application_name", app)
+	for name, limit := range limits {
+		setDefault(conn.RuntimeParams, name, limit)
+	}
+
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("open the database: %s", oneLine(err))
+	}
+	// The limit of one attempt does not bound several hosts.
+	pingCtx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	version, err := serverVersion(pingCtx, pool)
+	if err != nil {
+		pool.Close()
+		return nil, fmt.Errorf("open the database: %s", oneLine(err))
+	}
+	log.DebugContext(ctx, "database connected", "application_name", app, "host", conn.Host, "database", conn.Database, "server_version", version)
+	return pool, nil
+}
+
+func setDefault(params map[string]string, name, value string) {
+	if _, set := params[name]; !set {
+		params[name] = value
+	}
+}
+
+// limitTransactions sets transaction_timeout where there is one. As a connection parameter it would be fatal before
+// Postgres 17.
+func limitTransactions(ctx context.Context, conn *pgx.Conn) error {
+	major, _, _ := strings.Cut(conn.PgConn().ParameterStatus("server_version"), ".")
+	if n, err := strconv.Atoi(major); err != nil || n < 17 {
+		return nil // a beta ("18beta1") goes without
+	}
+	if _, set := conn.Config().RuntimeParams["transaction_timeout"]; set {
+		return nil
+	}
+	if _, err := conn.Exec(ctx, "SET transaction_timeout = '"+transactionTimeout+"'"); err != nil {
+		return fmt.Errorf("limit transactions: %w", err)
+	}
+	return nil
+}
+
+func serverVersion(ctx context.Context, pool *pgxpool.Pool) (version string, err error) {
+	err = pool.AcquireFunc(ctx, func(c *pgxpool.Conn) error {
+		version = c.Conn().PgConn().ParameterStatus("server_version")
+		return c.Ping(ctx)
+	})
+	return version, err
+}
+
+// oneLine is for people: the driver lists what it tried on lines of their own.
+func oneLine(err error) string {
+	return strings.Join(strings.Fields(err.Error()), " ")
+}

@@ -1,0 +1,102 @@
+package postgres_test
+
+import (
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/oncepay/oncepay/internal/postgres"
+	"github.com/oncepay/oncepay/internal/testenv"
+)
+
+func TestEverySessionHasItsNameAndLimits(t *testing.T) {
+	t.Parallel()
+	pool, err := postgres.Open(t.Context(), testenv.Database(t).URL+"&lock_timeout=1s", "teller", 3, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	want := map[string]string{
+		"application_name": "teller", "statement_timeout": "3s", "idle_in_transaction_session_timeout": "5s",
+		"lock_timeout": "1s", // the URL's
+	}
+	var version int
+	if err := pool.QueryRow(t.Context(), `SELECT current_setting('server_version_num')::int`).Scan(&version); err != nil {
+		t.Fatal(err)
+	}
+	if version >= 170000 {
+		want["transaction_timeout"] = "10s"
+	}
+	got := map[string]string{}
+	for name := range want {
+		var value string
+		if err := pool.QueryRow(t.Context(), `SELECT current_setting($1)`, name).Scan(&value); err != nil {
+			t.Fatal(err)
+		}
+		got[name] = value
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if n := pool.Config().MaxConns; n != 3 {
+		t.Errorf("at most %d connections, want 3", n)
+	}
+}
+
+func TestAServerThatTakesNoWritesIsRefusedUnlessTheURLAllowsIt(t *testing.T) {
+	t.Parallel()
+	db := testenv.Database(t)
+	if _, err := db.Pool(t, "").Exec(t.Context(), `ALTER DATABASE `+db.Name+` SET default_transaction_read_only = on`); err != nil {
+		t.Fatal(err)
+	}
+	if pool, err := postgres.Open(t.Context(), db.URLAs("relay"), "x", 1, slog.New(slog.DiscardHandler)); err == nil {
+		pool.Close()
+		t.Error("it was taken")
+	} else if !strings.Contains(err.Error(), "read only connection") {
+		t.Error(err)
+	}
+	pool, err := postgres.Open(t.Context(), db.URLAs("relay")+"&target_session_attrs=any", "x", 1, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool.Close()
+}
+
+func TestAServerThatCannotBeReachedIsOneLineInTimeWithoutThePassword(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	for name, url := range map[string]string{
+		"refused":       "postgres://u:hunter2@localhost:1/x",
+		"several hosts": "postgres://u:hunter2@localhost:1,127.0.0.1:1/x",
+		"silent":        "postgres://u:hunter2@" + silent.Addr().String() + "/x",
+		"no such host":  "postgres://u:hunter2@nowhere.invalid/x",
+		"malformed":     "postgres://u:hunter2@localhost:http/x",
+		"no database":   strings.Replace(testenv.Database(t).URL, "/oncepay_", "/no_such_", 1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			start := time.Now()
+			pool, err := postgres.Open(t.Context(), url, "x", 1, slog.New(slog.DiscardHandler))
+			if err == nil {
+				pool.Close()
+				t.Fatal("no error")
+			}
+			if took := time.Since(start); took > 5*time.Second {
+				t.Errorf("took %s", took)
+			}
+			if text := err.Error(); strings.Contains(text, "hunter2") || strings.Contains(text, "\n") || !strings.HasPrefix(text, "open the database: ") {
+				t.Errorf("error: %q", text)
+			} else {
+				t.Log(text)
+			}
+		})
+	}
+}

@@ -1,0 +1,105 @@
+// Package program is what every long-running program of this module does around its run function: flags, signals, clear
+// errors, exit codes and the health check of a container that has no shell.
+package program
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Program is one program of the service.
+type Program struct {
+	Name    string // of the binary
+	About   string // one or two sentences for -h
+	Usage   string // its variables, for -h
+	Example string // a command line, for -h
+
+	// Run is the program: it returns when ctx ends and everything accepted is settled. What it returns is shown to the
+	// operator, one line per problem.
+	Run func(ctx context.Context, getenv func(string) string, stderr io.Writer) error
+	// Probe returns the address that answers /readyz.
+	Probe func(getenv func(string) string) (addr string, err error)
+}
+
+// Main runs p with the arguments of its command line and returns the exit code: 0, or 1 after one line per problem.
+//
+// SIGINT and SIGTERM end ctx, so that Run drains; a second one ends the process at once.
+func Main(p Program, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	context.AfterFunc(ctx, stop) // from here on a signal does what signals do
+
+	var err error
+	switch {
+	case len(args) == 0:
+		err = p.Run(ctx, getenv, stderr)
+	case len(args) == 1 && (args[0] == "-h" || args[0] == "-help" || args[0] == "--help"):
+		fmt.Fprint(stdout, p.help())
+	case len(args) == 1 && args[0] == "health":
+		err = p.health(ctx, getenv)
+	default:
+		err = fmt.Errorf("unknown argument %q: see %s -h", args[0], p.Name)
+	}
+	if err == nil {
+		return 0
+	}
+	for line := range strings.Lines(strings.TrimSpace(err.Error())) {
+		fmt.Fprintf(stderr, "%s: %s\n", p.Name, strings.TrimSpace(line))
+	}
+	return 1
+}
+
+func (p Program) help() string {
+	return fmt.Sprintf(`%s
+
+Usage:
+  %[2]s           runs until SIGINT or SIGTERM, then finishes what it has accepted; a second signal ends it at once
+  %[2]s health    asks a running %[2]s whether it is ready: exit code 0 if so, else 1
+  %[2]s -h        this text
+
+Variables:
+%[3]s
+Example:
+  %[4]s
+`, p.About, p.Name, p.Usage, p.Example)
+}
+
+// health asks the instance that runs with the same environment.
+func (p Program) health(ctx context.Context, getenv func(string) string) error {
+	addr, err := p.Probe(getenv)
+	if err != nil {
+		return err
+	}
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return fmt.Errorf("read address: %w", err)
+	}
+	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
+		host = "127.0.0.1" // it listens everywhere, so it listens here
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+"/readyz", nil)
+	if err != nil {
+		return fmt.Errorf("ask for health: %w", err)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return fmt.Errorf("ask for health: %w", err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		reason, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
+		return errors.New("not ready: " + string(reason))
+	}
+	return nil
+}
