@@ -1,0 +1,168 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/oncepay/oncepay/internal/idempotency"
+	"github.com/oncepay/oncepay/internal/payments"
+)
+
+// openAccounts makes the accounts that are missing and funds those that never saw a payment. It goes the way of every
+// payment, so the books balance and the events are sent; what an interrupted run did is found by the next one.
+func (s *seeded) openAccounts(ctx context.Context, conn *pgx.Conn, p plan) error {
+	s.Accounts = []payments.Account{}
+	if p.currency == "" {
+		return nil
+	}
+	names := make([]string, p.accounts)
+	for i := range names {
+		names[i] = fmt.Sprintf("seed %d", i+1)
+	}
+	found, err := findAccounts(ctx, conn, s.TenantID, p.currency, names)
+	if err != nil {
+		return err
+	}
+	var missing []payments.Command
+	if found.system == nil {
+		missing = append(missing, payments.CreateAccount{Kind: payments.System, Currency: p.currency})
+	}
+	exists := map[string]bool{}
+	for _, a := range found.customers {
+		exists[a.Name] = true
+	}
+	for _, name := range names {
+		if !exists[name] {
+			missing = append(missing, payments.CreateAccount{Kind: payments.Customer, Currency: p.currency, Name: name})
+		}
+	}
+	if err := s.process(ctx, conn, missing); err != nil {
+		return fmt.Errorf("open accounts: %w", err)
+	}
+	if found, err = findAccounts(ctx, conn, s.TenantID, p.currency, names); err != nil {
+		return err
+	}
+	if p.fund > 0 {
+		var funding []payments.Command
+		for _, id := range found.untouched {
+			funding = append(funding, payments.CreatePayment{
+				AmountMinor: p.fund, Currency: p.currency, SourceAccount: found.system.ID, DestinationAccount: id,
+				Description: "opening balance", MayFund: true,
+			})
+		}
+		if err := s.process(ctx, conn, funding); err != nil {
+			return fmt.Errorf("fund accounts: %w", err)
+		}
+		if found, err = findAccounts(ctx, conn, s.TenantID, p.currency, names); err != nil {
+			return err
+		}
+	}
+	s.SystemAccount, s.Accounts = found.system, found.customers
+	return nil
+}
+
+// chunk is how many commands share a transaction: the system account is locked while it lasts.
+const chunk = 500
+
+// process has commands executed on behalf of the client. Each has a key of its own: that none is done twice is for the
+// look-up before it, since a key is forgotten after some days.
+func (s *seeded) process(ctx context.Context, conn *pgx.Conn, commands []payments.Command) error {
+	processor := payments.Processor{DB: conn, Retention: idempotency.DefaultRetention, Render: render}
+	for some := range slices.Chunk(commands, chunk) {
+		requests := make([]payments.Request, len(some))
+		for i, c := range some {
+			id := uuid.NewString()
+			canonical, err := json.Marshal(c)
+			if err != nil {
+				return fmt.Errorf("encode command: %w", err)
+			}
+			requests[i] = payments.Request{
+				Request: idempotency.Request{
+					TenantID: s.TenantID, ClientID: s.ClientID, Key: "seed-" + id, RequestID: id,
+					Fingerprint: idempotency.NewFingerprint(s.TenantID, method, route, nil, canonical),
+				},
+				Method: method, Route: route, Command: c,
+			}
+		}
+		answers, err := processor.Process(ctx, requests)
+		if err != nil {
+			return err
+		}
+		for _, a := range answers {
+			if a.State != idempotency.New || a.Response.Status != statusDone {
+				return fmt.Errorf("refused: %s %s", a.State, a.Response.Body)
+			}
+		}
+	}
+	return nil
+}
+
+// What the audit trail shows in place of an HTTP request.
+const (
+	method = "CLI"
+	route  = "migrate seed"
+)
+
+const (
+	statusDone    = 201
+	statusRefused = 422
+)
+
+// render makes what is stored under the key.
+func render(o payments.Outcome) idempotency.Response {
+	status, shown := statusDone, any(o.Account)
+	switch {
+	case o.Refusal != nil:
+		status, shown = statusRefused, o.Refusal
+	case o.Payment != nil:
+		shown = o.Payment
+	}
+	body, _ := json.Marshal(shown) // plain structs: cannot fail
+	return idempotency.Response{Status: status, ContentType: "application/json", Body: body}
+}
+
+// accounts is what a tenant has in one currency.
+type accounts struct {
+	system    *payments.Account
+	customers []payments.Account // in the order of the names asked for
+	untouched []uuid.UUID        // those without a ledger entry
+}
+
+// Names are not unique: the oldest account of a name is the one.
+const readAccounts = `
+SELECT DISTINCT ON (kind, array_position($3::text[], name)) id, kind, name, balance_minor, created_at, entry_count
+FROM accounts
+WHERE tenant_id = $1 AND currency = $2 AND (kind = 'system' OR name = ANY ($3::text[]))
+ORDER BY kind, array_position($3::text[], name), id`
+
+func findAccounts(ctx context.Context, conn *pgx.Conn, tenantID uuid.UUID, currency string, names []string) (accounts, error) {
+	rows, err := conn.Query(ctx, readAccounts, tenantID, currency, names) //nolint:rowserrcheck // ForEachRow returns it
+	if err != nil {
+		return accounts{}, fmt.Errorf("find accounts: %w", err)
+	}
+	var found accounts
+	a := payments.Account{Currency: currency}
+	var entries int64
+	_, err = pgx.ForEachRow(rows, []any{&a.ID, &a.Kind, &a.Name, &a.BalanceMinor, &a.CreatedAt, &entries}, func() error {
+		a := a // each row has its own
+		a.CreatedAt = a.CreatedAt.UTC()
+		if a.Kind == payments.System {
+			found.system = &a
+			return nil
+		}
+		found.customers = append(found.customers, a)
+		if entries == 0 {
+			found.untouched = append(found.untouched, a.ID)
+		}
+		return nil
+	})
+	if err != nil {
+		return accounts{}, fmt.Errorf("find accounts: %w", err)
+	}
+	return found, nil
+}

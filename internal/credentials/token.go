@@ -1,0 +1,124 @@
+package credentials
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"log/slog"
+	"strings"
+)
+
+// A token's shape. It has a fixed prefix, a fixed length and a checksum, so that a scanner finds it in a repository or a
+// log without false alarms, and no character at which a double click would stop:
+//
+//	oncepay_0123456789abcdef_0123456789abcdef0123456789abcdef0AbCdE
+//	        id, public       secret                          checksum
+//	oncepay_[0-9A-Za-z]{16}_[0-9A-Za-z]{38}
+//
+// The secret's 32 characters are 190 random bits. The checksum is the CRC-32 (IEEE) of all that stands before it, in base
+// 62, most significant digit first, padded with 0.
+const (
+	prefix      = "oncepay_"
+	idLen       = 16
+	secretLen   = 32
+	checksumLen = 6
+	bodyLen     = len(prefix) + idLen + len("_") + secretLen // what the checksum covers
+	tokenLen    = bodyLen + checksumLen
+)
+
+const base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+// Token is a credential as a client holds it. However it is printed, logged or encoded, only its id shows: Reveal is the
+// one way to the secret.
+type Token struct {
+	id string
+	// A pointer, because fmt prints the fields of a Token that is itself in an unexported field, without asking Format.
+	secret *string
+}
+
+func newToken() Token {
+	secret := random(secretLen)
+	return Token{id: random(idLen), secret: &secret}
+}
+
+// Parse reads a token. It refuses everything that Reveal would not have written, so a mistyped or cut-off token needs no
+// look-up.
+func Parse(s string) (Token, bool) {
+	if len(s) != tokenLen || !strings.HasPrefix(s, prefix) || s[len(prefix)+idLen] != '_' {
+		return Token{}, false
+	}
+	id, secret := s[len(prefix):len(prefix)+idLen], s[bodyLen-secretLen:bodyLen]
+	if !isBase62(id) || !isBase62(secret) || s[bodyLen:] != checksum(s[:bodyLen]) {
+		return Token{}, false
+	}
+	secret = strings.Clone(secret) // not the whole header along with it
+	return Token{id: strings.Clone(id), secret: &secret}, true
+}
+
+// ID returns the public part: what is looked up, revoked and shown in logs.
+func (t Token) ID() string { return t.id }
+
+// Reveal returns the whole token, secret included, to show it to its owner once. Empty for the zero Token.
+func (t Token) Reveal() string {
+	if t.secret == nil {
+		return ""
+	}
+	body := prefix + t.id + "_" + *t.secret
+	return body + checksum(body)
+}
+
+// String returns the token without its secret.
+func (t Token) String() string { return prefix + t.id + "_[redacted]" }
+
+// GoString returns the same as String.
+func (t Token) GoString() string { return t.String() }
+
+// Format writes the same as String whatever the verb: %d and %x would otherwise reach the fields.
+func (t Token) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, t.String()) }
+
+// LogValue returns the same as String.
+func (t Token) LogValue() slog.Value { return slog.StringValue(t.String()) }
+
+// MarshalText returns the same as String, for encoding/json too.
+func (t Token) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
+
+// hash is what the database keeps of the secret.
+func (t Token) hash() [sha256.Size]byte { return sha256.Sum256([]byte(*t.secret)) }
+
+// random returns n characters of base 62, each equally likely.
+func random(n int) string {
+	out := make([]byte, 0, n)
+	buf := make([]byte, 2*n)
+	for {
+		_, _ = rand.Read(buf) // never fails: the program would have crashed
+		for _, b := range buf {
+			// 248 is the highest multiple of 62: a remainder of what lies above would favour the first characters.
+			if b >= 248 {
+				continue
+			}
+			if out = append(out, base62[b%62]); len(out) == n {
+				return string(out)
+			}
+		}
+	}
+}
+
+func checksum(s string) string {
+	var digits [checksumLen]byte
+	n := crc32.ChecksumIEEE([]byte(s))
+	for i := len(digits) - 1; i >= 0; i-- {
+		digits[i], n = base62[n%62], n/62
+	}
+	return string(digits[:])
+}
+
+func isBase62(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,35 @@
+package payments
+
+import "strings"
+
+// The currencies of ISO 4217 that people pay with, by the number of digits behind the decimal point. Funds, metals and
+// test codes (CHE, XAU, XXX …) are left out: nobody pays with them.
+const (
+	noDigits    = "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX VND VUV XAF XOF XPF"
+	threeDigits = "BHD IQD JOD KWD LYD OMR TND"
+	twoDigits   = "AED AFN ALL AMD AOA ARS AUD AWG AZN BAM BBD BDT BMD BND BOB BRL BSD BTN BWP BYN BZD CAD CDF CHF CNY COP " +
+		"CRC CUP CVE CZK DKK DOP DZD EGP ERN ETB EUR FJD FKP GBP GEL GHS GIP GMD GTQ GYD HKD HNL HTG HUF IDR ILS INR IRR " +
+		"JMD KES KGS KHR KPW KYD KZT LAK LBP LKR LRD LSL MAD MDL MGA MKD MMK MNT MOP MRU MUR MVR MWK MXN MYR MZN NAD NGN " +
+		"NIO NOK NPR NZD PAB PEN PGK PHP PKR PLN QAR RON RSD RUB SAR SBD SCR SDG SEK SGD SHP SLE SOS SRD SSP STN SVC SYP " +
+		"SZL THB TJS TMT TOP TRY TTD TWD TZS UAH USD UYU UZS VES WST XCD XCG YER ZAR ZMW ZWG"
+)
+
+var exponents = func() map[string]int {
+	m := map[string]int{}
+	for digits, codes := range map[int]string{0: noDigits, 2: twoDigits, 3: threeDigits} {
+		for code := range strings.FieldsSeq(codes) {
+			m[code] = digits
+		}
+	}
+	return m
+}()
+
+// KnownCurrency says whether code, in capitals, is a currency of ISO 4217 that accounts can be kept in.
+func KnownCurrency(code string) bool {
+	_, ok := exponents[code]
+	return ok
+}
+
+// Exponent is the number of digits that a known currency has behind the decimal point: 25000 minor units are 250.00 USD
+// (2), 25000 JPY (0) and 25.000 KWD (3). It only serves to show amounts: all arithmetic is in minor units.
+func Exponent(code string) int { return exponents[code] }
