@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"log/slog"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/oncepay/oncepay/internal/httpapi"
+	"github.com/oncepay/oncepay/internal/telemetry"
+)
+
+// observer puts every request into metrics, on its span and into the log.
+type observer struct {
+	metrics *telemetry.API
+	log     *slog.Logger
+	plain   bool // show idempotency keys as they are
+}
+
+func (o observer) request(ctx context.Context, r httpapi.Observation) {
+	o.metrics.Request(r.Route, r.Method, r.Status, r.Duration)
+	if r.Outcome != "" {
+		o.metrics.Outcome(r.Outcome)
+	}
+
+	span := trace.SpanFromContext(ctx)
+	span.SetName(r.Method + " " + r.Route)
+	span.SetAttributes(attribute.String("http.route", r.Route), attribute.String("request_id", r.RequestID))
+	attrs := []slog.Attr{
+		slog.String("route", r.Route), slog.String("method", r.Method), slog.Int("status", r.Status),
+		slog.Duration("took", r.Duration), slog.String("request_id", r.RequestID),
+	}
+	if r.Key != "" {
+		key := o.key(r.Key)
+		span.SetAttributes(attribute.String("idempotency_key", key), attribute.String("idempotency_outcome", r.Outcome))
+		attrs = append(attrs, slog.String("idempotency_key", key), slog.String("idempotency_outcome", r.Outcome))
+	}
+	if r.Err != nil { // what the client was not told; it has its own line in the log
+		span.RecordError(r.Err)
+		span.SetStatus(codes.Error, "")
+	}
+	o.log.LogAttrs(ctx, slog.LevelInfo, "request", attrs...)
+}
+
+// key returns how a key stands in logs and spans. Keys are often made from order numbers or names, so they are hashed
+// unless the operator says otherwise; the same key gives the same hash, so attempts can still be followed.
+func (o observer) key(key string) string {
+	if o.plain {
+		return key
+	}
+	sum := sha256.Sum256([]byte(key))
+	return hex.EncodeToString(sum[:8])
+}

@@ -1,0 +1,75 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"github.com/oncepay/oncepay/internal/payments"
+)
+
+// decoder turns a body into a command, and into the canonical bytes that the fingerprint is made of. Two bodies that ask
+// for the same thing give the same bytes, whatever their white space and order; what the credential may do is not in them, so
+// a repeat under a credential with other scopes is a repeat. A command that gains a member must give the same bytes as before
+// when the member is absent, or a deploy turns repeats in flight into 422.
+type decoder func(body []byte) (payments.Command, []byte, error)
+
+func decodePayment(body []byte) (payments.Command, []byte, error) {
+	f, err := newFields(body)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := payments.CreatePayment{
+		AmountMinor:        f.amount("amount_minor"),
+		Currency:           f.currency("currency"),
+		SourceAccount:      f.account("source_account"),
+		DestinationAccount: f.account("destination_account"),
+		Description:        f.text("description", 500, true),
+		Metadata:           f.metadata("metadata"),
+		ClientReference:    f.text("client_reference", 255, false),
+	}
+	if c.SourceAccount == c.DestinationAccount && c.SourceAccount != uuid.Nil {
+		f.fail("same-account", "source_account and destination_account must be two accounts.", "destination_account")
+	}
+	if err := f.err(); err != nil {
+		return nil, nil, err
+	}
+	canonical, err := json.Marshal(struct {
+		AmountMinor        int64             `json:"amount_minor"`
+		Currency           string            `json:"currency"`
+		SourceAccount      uuid.UUID         `json:"source_account"`
+		DestinationAccount uuid.UUID         `json:"destination_account"`
+		Description        string            `json:"description,omitempty"`
+		Metadata           map[string]string `json:"metadata,omitempty"` // sorted by json.Marshal
+		ClientReference    string            `json:"client_reference,omitempty"`
+	}{c.AmountMinor, c.Currency, c.SourceAccount, c.DestinationAccount, c.Description, c.Metadata, c.ClientReference})
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode payment for its fingerprint: %w", err)
+	}
+	return c, canonical, nil
+}
+
+// decodeAccount makes customer accounts only: a system account creates money and is opened by the operator.
+func decodeAccount(body []byte) (payments.Command, []byte, error) {
+	f, err := newFields(body)
+	if err != nil {
+		return nil, nil, err
+	}
+	c := payments.CreateAccount{
+		Kind:     payments.Customer,
+		Currency: f.currency("currency"),
+		Name:     f.text("name", 100, false),
+	}
+	if err := f.err(); err != nil {
+		return nil, nil, err
+	}
+	canonical, err := json.Marshal(struct {
+		Currency string `json:"currency"`
+		Name     string `json:"name,omitempty"`
+	}{c.Currency, c.Name})
+	if err != nil {
+		return nil, nil, fmt.Errorf("encode account for its fingerprint: %w", err)
+	}
+	return c, canonical, nil
+}

@@ -1,0 +1,165 @@
+package httpapi_test
+
+import (
+	"encoding/json"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+
+	"github.com/oncepay/oncepay/internal/httpapi"
+)
+
+const (
+	source      = "01890000-0000-7000-8000-000000000001"
+	destination = "01890000-0000-7000-8000-000000000002"
+)
+
+func TestWhiteSpaceAndOrderDoNotChangeTheRequest(t *testing.T) {
+	t.Parallel()
+	// The golden bytes: whoever changes them turns repeats in flight into 422 and must raise the fingerprint's version.
+	const want = `{"amount_minor":25000,"currency":"USD","source_account":"` + source + `","destination_account":"` + destination +
+		`","description":"<é>","metadata":{"a":"1","b":"2"},"client_reference":"r"}`
+	for _, body := range []string{
+		`{"amount_minor":25000,"currency":"USD","source_account":"` + source + `","destination_account":"` + destination +
+			`","description":"<é>","metadata":{"a":"1","b":"2"},"client_reference":"r"}`,
+		` { "client_reference" : "\u0072", "metadata" : {"b":"2",
+		"a":"1"}, "description":"\u003c\u00e9>", "destination_account":"` + destination + `","source_account":"` + source + `","currency":"USD","amount_minor":25000}` + "\r\n",
+	} {
+		_, canonical, err := httpapi.DecodePayment([]byte(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got, golden any
+		_, _ = json.Unmarshal(canonical, &got), json.Unmarshal([]byte(want), &golden)
+		if diff := cmp.Diff(golden, got); diff != "" {
+			t.Error(diff)
+		}
+		if strings.ReplaceAll(strings.ReplaceAll(string(canonical), `\u003c`, "<"), `\u003e`, ">") != want {
+			t.Errorf("canonical bytes are %s", canonical)
+		}
+	}
+	_, canonical, err := httpapi.DecodePayment([]byte(`{"amount_minor":1,"currency":"JPY","source_account":"` + source + `","destination_account":"` + destination + `","description":"","metadata":{}}`))
+	if want := `{"amount_minor":1,"currency":"JPY","source_account":"` + source + `","destination_account":"` + destination + `"}`; err != nil || string(canonical) != want {
+		t.Errorf("absent and empty are one: got %s, %v", canonical, err)
+	}
+	_, canonical, err = httpapi.DecodeAccount([]byte(`{"name":"till","currency":"KWD"}`))
+	if want := `{"currency":"KWD","name":"till"}`; err != nil || string(canonical) != want {
+		t.Errorf("account: got %s, %v", canonical, err)
+	}
+}
+
+// What the parser accepts, encoding/json accepts with the same values, and nothing makes it panic.
+func FuzzDecode(f *testing.F) {
+	for _, seed := range []string{
+		`{}`, `[]`, ``, `{"a":1,"a":2}`, `{"a":[1,-0.5e+3,true,false,null,"x",{}]}`, `{"a":"\ud83d\ude00"}`, `{"a":"\ud83d"}`,
+		"{\"a\":\"\xff\"}", `{"a":"\u0000"}`, "\ufeff{}", `{"a":01}`, `{"a":1}x`, strings.Repeat(`{"a":`, 40), `{"a":"\"\\\/\b\f\n\r\t"}`,
+		`{"amount_minor":25000,"currency":"USD","source_account":"` + source + `","destination_account":"` + destination + `","metadata":{"k":"v"}}`,
+	} {
+		f.Add([]byte(seed))
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		_, canonical, err := httpapi.DecodePayment(body)
+		if err == nil {
+			if _, again, err := httpapi.DecodePayment(canonical); err != nil || string(again) != string(canonical) {
+				t.Errorf("canonical bytes %s are read as %s, %v", canonical, again, err)
+			}
+		}
+		got, err := httpapi.ParseObject(body)
+		if err != nil {
+			if code := httpapi.Code(err); code == "internal" {
+				t.Errorf("%v is no refusal of form", err)
+			}
+			return
+		}
+		var want map[string]any
+		d := json.NewDecoder(strings.NewReader(string(body)))
+		d.UseNumber()
+		if err := d.Decode(&want); err != nil {
+			t.Fatalf("accepted %q, encoding/json says %v", body, err)
+		}
+		if diff := cmp.Diff(plainNumbers(want), plainNumbers(got)); diff != "" {
+			t.Errorf("%q: %s", body, diff)
+		}
+	})
+}
+
+// plainNumbers makes numbers of both parsers comparable.
+func plainNumbers(v any) any {
+	switch v := v.(type) {
+	case json.Number:
+		return httpapi.Number(v)
+	case []any:
+		for i := range v {
+			v[i] = plainNumbers(v[i])
+		}
+	case map[string]any:
+		for name := range v {
+			v[name] = plainNumbers(v[name])
+		}
+	}
+	return v
+}
+
+func TestPreferWaitIsReadAsRFC7240HasIt(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		lines []string
+		want  time.Duration
+		asked bool
+	}{
+		{nil, 0, false},
+		{[]string{"wait=2"}, 2 * time.Second, true},
+		{[]string{"respond-async, Wait = \"3\"; foo"}, 3 * time.Second, true},
+		{[]string{"respond-async", "wait=1, wait=4"}, time.Second, true},
+		{[]string{"wait=0"}, 0, true},
+		{[]string{"wait=60"}, 5 * time.Second, true},
+		{[]string{"wait=99999999999999999999"}, 5 * time.Second, true},
+		{[]string{"wait"}, 0, false},
+		{[]string{"wait="}, 0, false},
+		{[]string{"wait=-1"}, 0, false},
+		{[]string{"wait=+1"}, 0, false},
+		{[]string{"wait=1.5"}, 0, false},
+		{[]string{`wait="`}, 0, false},
+	} {
+		got, asked := httpapi.PreferredWait(http.Header{"Prefer": c.lines})
+		if got != c.want || asked != c.asked {
+			t.Errorf("%q: %v, %v", c.lines, got, asked)
+		}
+	}
+}
+
+func TestARateIsKeptPerClientInBoundedMemory(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(0, 0)
+	l := httpapi.NewLimits(2, func() time.Time { return now })
+	a, b := uuid.New(), uuid.New()
+	for range 2 {
+		if l.Take(a) != 0 {
+			t.Fatal("a second's worth at once is refused")
+		}
+	}
+	if got := l.Take(a); got != 500*time.Millisecond {
+		t.Errorf("refused for %v, want 500ms", got)
+	}
+	if l.Take(b) != 0 {
+		t.Error("another client pays for it")
+	}
+	l.GiveBack(a)
+	if l.Take(a) != 0 {
+		t.Error("a token that was given back cannot be had")
+	}
+	now = now.Add(500 * time.Millisecond)
+	if l.Take(a) != 0 || l.Take(a) == 0 {
+		t.Error("half a second is one token")
+	}
+	for range httpapi.MaxClients + 10 {
+		l.Take(uuid.New())
+	}
+	if l.Len() > httpapi.MaxClients {
+		t.Errorf("%d clients are remembered", l.Len())
+	}
+}

@@ -1,0 +1,198 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/url"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"github.com/oncepay/oncepay/internal/payments"
+)
+
+// fields takes the members of a body one by one and collects everything that is wrong with them, so that a client learns
+// of all its mistakes at once.
+type fields struct {
+	members []member
+	taken   map[string]bool // asked for: what was never asked for is unknown
+	errors  []fieldError
+}
+
+func newFields(body []byte) (*fields, error) {
+	members, err := parseObject(body)
+	if err != nil {
+		return nil, err
+	}
+	return &fields{members: members, taken: map[string]bool{}}, nil
+}
+
+// err returns what is wrong; nil: nothing. Members that nobody asked for come first: often they explain why another one is
+// missing.
+func (f *fields) err() error {
+	var all []fieldError
+	for _, m := range f.members {
+		if !f.taken[m.name] {
+			all = append(all, fieldError{Pointer: pointer(m.name), Code: "unknown-field", Detail: f.unknown(m.name)})
+		}
+	}
+	all = append(all, f.errors...)
+	if len(all) == 0 {
+		return nil
+	}
+	p := refuse(all[0].Code, "%s", all[0].Detail)
+	if n := len(all) - 1; n > 0 {
+		p.Detail += fmt.Sprintf(" %d more: see errors.", n)
+	}
+	p.Errors = all
+	return p
+}
+
+func (f *fields) unknown(name string) string {
+	for known := range f.taken {
+		if strings.EqualFold(name, known) {
+			return fmt.Sprintf("%q is not a member of this request: it is written %q.", name, known)
+		}
+	}
+	return fmt.Sprintf("%q is not a member of this request.", name)
+}
+
+func (f *fields) fail(code, detail string, path ...string) {
+	f.errors = append(f.errors, fieldError{Pointer: pointer(path...), Code: code, Detail: detail})
+}
+
+// get returns the member name and whether it is there.
+func (f *fields) get(name string) (value, bool) {
+	f.taken[name] = true
+	for _, m := range f.members {
+		if m.name == name {
+			return m.value, true
+		}
+	}
+	return value{}, false
+}
+
+// amount reads the amount in minor units. A client that sends "amount" has another idea of amounts: it is told.
+func (f *fields) amount(name string) int64 {
+	v, there := f.get(name)
+	if _, other := f.get("amount"); other {
+		f.fail("invalid-amount", `Amounts are integers in minor units of the currency, in amount_minor: 250.00 USD is "amount_minor": 25000.`, "amount")
+		if !there {
+			return 0
+		}
+	}
+	// Only digits: 1.0 and 1e2 are integers to some parsers and not to others.
+	n, err := strconv.ParseInt(v.text, 10, 64)
+	if v.kind != numberValue || err != nil || n < 1 || n > payments.MaxAmount {
+		f.fail("invalid-amount", fmt.Sprintf("%s must be an integer from 1 to %d, in minor units of the currency: 250.00 USD is 25000.", name, int64(payments.MaxAmount)), name)
+	}
+	return n
+}
+
+func (f *fields) currency(name string) string {
+	s, ok := f.required(name)
+	if ok && !payments.KnownCurrency(s) {
+		f.fail("invalid-currency", fmt.Sprintf("%s must be a currency code of ISO 4217 in capital letters, such as USD.", name), name)
+	}
+	return s
+}
+
+func (f *fields) account(name string) uuid.UUID {
+	s, ok := f.required(name)
+	if !ok {
+		return uuid.Nil
+	}
+	id, ok := canonicalID(s)
+	if !ok {
+		f.fail("invalid-field", fmt.Sprintf("%s must be an account id, a UUID in lower case with hyphens.", name), name)
+	}
+	return id
+}
+
+// canonicalID reads a UUID in the one form that the API itself writes, so that no account has two names.
+func canonicalID(s string) (uuid.UUID, bool) {
+	id, err := uuid.Parse(s)
+	return id, err == nil && id.String() == s
+}
+
+func (f *fields) required(name string) (string, bool) {
+	v, there := f.get(name)
+	switch {
+	case !there:
+		f.fail("invalid-field", name+" is missing.", name)
+	case v.kind != stringValue:
+		f.fail("invalid-field", name+" must be a string.", name)
+	default:
+		return v.text, true
+	}
+	return "", false
+}
+
+// text reads an optional string of at most limit characters; breaks: line feeds and tabs are allowed in it.
+func (f *fields) text(name string, limit int, breaks bool) string {
+	v, there := f.get(name)
+	if !there {
+		return ""
+	}
+	f.check(v, limit, breaks, name)
+	return v.text
+}
+
+func (f *fields) check(v value, limit int, breaks bool, path ...string) {
+	name := strings.Join(path, ".")
+	switch {
+	case v.kind != stringValue:
+		f.fail("invalid-field", name+" must be a string; leave it out instead of null.", path...)
+	case utf8.RuneCountInString(v.text) > limit:
+		f.fail("invalid-field", fmt.Sprintf("%s must not be longer than %d characters.", name, limit), path...)
+	case strings.ContainsFunc(v.text, func(r rune) bool { return unicode.IsControl(r) && (!breaks || r != '\n' && r != '\t') }):
+		f.fail("invalid-field", name+" must not have control characters.", path...)
+	}
+}
+
+// Limits of metadata, which is for references into other systems, not for documents.
+const (
+	maxMetadata      = 20
+	maxMetadataKey   = 40
+	maxMetadataValue = 500
+)
+
+func (f *fields) metadata(name string) map[string]string {
+	pairs := map[string]string{}
+	v, there := f.get(name)
+	switch {
+	case !there:
+		return pairs
+	case v.kind != objectValue:
+		f.fail("invalid-field", name+" must be an object of strings.", name)
+		return pairs
+	case len(v.members) > maxMetadata:
+		f.fail("invalid-field", fmt.Sprintf("%s must not have more than %d members.", name, maxMetadata), name)
+		return pairs
+	}
+	for _, m := range v.members {
+		if m.name == "" {
+			f.fail("invalid-field", name+" has a member with an empty name.", name, m.name)
+		}
+		before := len(f.errors)
+		f.check(value{kind: stringValue, text: m.name}, maxMetadataKey, false, name, m.name)
+		if len(f.errors) == before {
+			f.check(m.value, maxMetadataValue, false, name, m.name)
+		}
+		pairs[m.name] = m.value.text
+	}
+	return pairs
+}
+
+// pointer writes a JSON Pointer as a URI fragment.
+func pointer(path ...string) string {
+	var b strings.Builder
+	b.WriteByte('#')
+	for _, p := range path {
+		b.WriteByte('/')
+		b.WriteString(url.PathEscape(strings.NewReplacer("~", "~0", "/", "~1").Replace(p)))
+	}
+	return b.String()
+}

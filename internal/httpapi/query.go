@@ -1,0 +1,92 @@
+package httpapi
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// query reads the parameters of a GET as strictly as a body is read: a filter that is misspelt and ignored shows a client
+// rows that it did not ask for.
+type query struct {
+	values url.Values
+	errors []fieldError
+}
+
+// newQuery refuses parameters that are not among known, or that stand there twice.
+func newQuery(r *http.Request, known ...string) (*query, error) {
+	values, err := url.ParseQuery(r.URL.RawQuery)
+	if err != nil {
+		return nil, refuse("invalid-query", "The query is not well-formed.")
+	}
+	q := &query{values: values}
+	for name, vs := range values {
+		switch {
+		case !slices.Contains(known, name):
+			q.fail(name, fmt.Sprintf("%q is not a parameter of this request.", name))
+		case len(vs) > 1:
+			q.fail(name, name+" stands there more than once.")
+		}
+	}
+	return q, q.err()
+}
+
+func (q *query) fail(name, detail string) {
+	q.errors = append(q.errors, fieldError{Parameter: name, Code: "invalid-query", Detail: detail})
+}
+
+func (q *query) err() error {
+	if len(q.errors) == 0 {
+		return nil
+	}
+	slices.SortFunc(q.errors, func(a, b fieldError) int { return strings.Compare(a.Parameter, b.Parameter) })
+	p := refuse("invalid-query", "%s", q.errors[0].Detail)
+	p.Errors = q.errors
+	return p
+}
+
+const (
+	defaultLimit = 20
+	maxLimit     = 100
+)
+
+func (q *query) limit() int {
+	if !q.values.Has("limit") {
+		return defaultLimit
+	}
+	n, err := strconv.ParseUint(q.values.Get("limit"), 10, 16)
+	if err != nil || n < 1 || n > maxLimit {
+		q.fail("limit", fmt.Sprintf("limit must be an integer from 1 to %d.", maxLimit))
+	}
+	return int(n) // 16 bits
+}
+
+// account returns nil when it is not asked for.
+func (q *query) account() *uuid.UUID {
+	if !q.values.Has("account") {
+		return nil
+	}
+	id, ok := canonicalID(q.values.Get("account"))
+	if !ok {
+		q.fail("account", "account must be an account id, a UUID in lower case with hyphens.")
+	}
+	return &id
+}
+
+// time returns the zero time when it is not asked for.
+func (q *query) time(name string) time.Time {
+	if !q.values.Has(name) {
+		return time.Time{}
+	}
+	t, err := time.Parse(time.RFC3339, q.values.Get(name))
+	if err != nil {
+		q.fail(name, name+" must be a time as in RFC 3339, such as 2026-01-31T09:30:00Z; a plus sign is written %2B.")
+	}
+	return t
+}
