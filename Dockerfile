@@ -1,0 +1,18 @@
+# One image with all programs; what it runs is the command: /api, /relay, /consumer or /migrate.
+# It builds with BuildKit and without.
+FROM golang:1.26 AS build
+WORKDIR /src
+COPY go.mod go.sum ./
+RUN go mod download
+COPY . .
+ARG VERSION=unknown
+RUN mkdir /out && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X github.com/oncepay/oncepay/internal/telemetry.release=${VERSION}" -o /out/ ./cmd/...
+
+# Nothing but the programs and whom to trust: no shell, no package manager, nothing to patch but Go.
+FROM scratch
+COPY --from=build /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/
+COPY --from=build /out/ /
+# A number, so that Kubernetes' runAsNonRoot can see that it is not root.
+USER 65532:65532
+EXPOSE 8080
+CMD ["/api"]

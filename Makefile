@@ -1,0 +1,60 @@
+# `make help` lists the targets; the comment behind `##` is what it shows.
+
+LINT_VERSION := v2.15.0
+LINT         := bin/golangci-lint-$(LINT_VERSION)
+VERSION      := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-containers check fmt fmt-check vet lint build migrate up down test-compose clean tools
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## run everything on this machine, nothing to install: API, relay, consumer, a little traffic
+	go run ./cmd/demo
+
+test: ## all tests with -race, against an embedded Postgres and broker (or TEST_DATABASE_URL, TEST_KAFKA_BROKERS)
+	go run ./test/servers -- go test -race ./...
+
+test-containers: ## all tests with -race, against Postgres and Kafka in Docker, and the whole chain in test/e2e
+	TEST_SERVERS=docker go run ./test/servers -docker -- go test -race -count=1 ./...
+
+check: fmt-check vet lint test ## what CI runs first: format, vet, lint, test
+
+fmt: $(LINT) ## format all Go files
+	$(LINT) fmt
+
+fmt-check: $(LINT)
+	$(LINT) fmt --diff
+
+vet: ## find what the compiler lets pass
+	go vet ./...
+
+lint: $(LINT) ## find what .golangci.yaml forbids, the import table included
+	$(LINT) run
+
+build: ## build the programs into bin/
+	CGO_ENABLED=0 go build -trimpath -ldflags '-X github.com/oncepay/oncepay/internal/telemetry.release=$(VERSION)' -o bin/ ./cmd/...
+
+migrate: ## apply the schema to the database at DATABASE_URL, as its owner
+	go run ./cmd/migrate up
+
+up: export VERSION := $(VERSION)
+up: ## build the image and start everything in Docker, wait until it is healthy
+	docker compose up --build --detach --wait
+
+down: ## stop what `make up` started and delete its data
+	docker compose down --volumes
+
+test-compose: ## after `make up`: a payment, found by Kafka's own console consumer and in the statements
+	test/compose.sh
+
+clean: ## delete what was built, the linter included
+	rm -rf bin
+
+tools: $(LINT)
+
+# A tool, not a dependency: its own requirements stay out of go.mod. The first build takes a minute or two.
+$(LINT):
+	GOBIN=$(CURDIR)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+	mv bin/golangci-lint $@
