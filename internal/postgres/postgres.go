@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -80,6 +81,9 @@ func Open(ctx context.Context, url, app string, max int32, log *slog.Logger) (*p
 	version, err := serverVersion(pingCtx, pool)
 	if err != nil {
 		pool.Close()
+		if pingCtx.Err() != nil {
+			return nil, fmt.Errorf("open the database: no answer from %s, port %d", conn.Host, conn.Port)
+		}
 		return nil, fmt.Errorf("open the database: %s", oneLine(err))
 	}
 	log.DebugContext(ctx, "database connected", "application_name", app, "host", conn.Host, "database", conn.Database, "server_version", version)
@@ -116,7 +120,8 @@ func serverVersion(ctx context.Context, pool *pgxpool.Pool) (version string, err
 	return version, err
 }
 
-// oneLine is for people: the driver lists what it tried on lines of their own.
+// oneLine is for people: the driver lists what it tried, on lines of their own, the same address with TLS and without.
 func oneLine(err error) string {
-	return strings.Join(strings.Fields(err.Error()), " ")
+	head, tried, _ := strings.Cut(err.Error(), "\n\t")
+	return strings.TrimSpace(head + " " + strings.Join(slices.Compact(strings.Split(tried, "\n\t")), "; "))
 }

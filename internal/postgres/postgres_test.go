@@ -72,7 +72,7 @@ func TestAServerThatCannotBeReachedIsOneLineInTimeWithoutThePassword(t *testing.
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer silent.Close()
+	t.Cleanup(func() { silent.Close() })
 	for name, url := range map[string]string{
 		"refused":       "postgres://u:hunter2@localhost:1/x",
 		"several hosts": "postgres://u:hunter2@localhost:1,127.0.0.1:1/x",

@@ -1,0 +1,487 @@
+package inbox_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/oncepay/oncepay/internal/inbox"
+	"github.com/oncepay/oncepay/internal/testenv"
+)
+
+const waitLimit = time.Minute
+
+// want is a condition for testenv.Eventually.
+func want(err error, want, got int) error {
+	if err == nil && got != want {
+		err = fmt.Errorf("%d, want %d", got, want)
+	}
+	return err
+}
+
+// bench is a database with an effect that is not idempotent, a topic, and what a consumer said.
+type bench struct {
+	db      *testenv.DB
+	owner   *pgxpool.Pool
+	brokers []string
+	topic   string
+	client  *kgo.Client
+
+	mu       sync.Mutex
+	log      bytes.Buffer
+	outcomes map[string]int
+	lag      int64
+}
+
+func newBench(t *testing.T, brokers []string, partitions int32) *bench {
+	t.Helper()
+	b := &bench{db: testenv.Database(t), brokers: brokers, topic: testenv.TopicPrefix(t) + "things", outcomes: map[string]int{}, lag: -1}
+	b.owner = b.db.Pool(t, "")
+	_, err := b.owner.Exec(t.Context(), `CREATE TABLE effects (subject text PRIMARY KEY, n int NOT NULL, last bigint NOT NULL); GRANT ALL ON effects TO consumer`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.client, err = kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerLinger(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(b.client.Close)
+	if partitions > 0 {
+		b.makeTopic(t, partitions)
+	}
+	return b
+}
+
+func (b *bench) makeTopic(t *testing.T, partitions int32) {
+	t.Helper()
+	if _, err := kadm.NewClient(b.client).CreateTopic(t.Context(), partitions, 1, nil, b.topic); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// event is a record as the relay makes it. Headers given replace its own; an empty value takes one away.
+func (b *bench) event(partition int32, id uuid.UUID, subject string, headers ...string) *kgo.Record {
+	values := map[string]string{
+		"ce_specversion": "1.0", "ce_id": id.String(), "ce_source": "/test", "ce_type": "thing.done", "ce_subject": subject,
+		"ce_time": "2026-01-02T03:04:05.678Z", "ce_sequence": "1", "content-type": "application/json",
+	}
+	for i := 0; i < len(headers); i += 2 {
+		values[headers[i]] = headers[i+1]
+	}
+	r := &kgo.Record{Topic: b.topic, Partition: partition, Key: []byte(subject), Value: []byte(`{}`)}
+	for key, value := range values {
+		if value != "" {
+			r.Headers = append(r.Headers, kgo.RecordHeader{Key: key, Value: []byte(value)})
+		}
+	}
+	return r
+}
+
+func (b *bench) produce(t *testing.T, rs ...*kgo.Record) {
+	t.Helper()
+	if err := b.client.ProduceSync(t.Context(), rs...).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// count is the effect: not idempotent, and it sees order.
+func count(ctx context.Context, tx pgx.Tx, events []inbox.Event) error {
+	for _, e := range events {
+		if e.Type == "thing.poisoned" {
+			return errors.New("it is poisoned")
+		}
+		_, err := tx.Exec(ctx, `INSERT INTO effects VALUES ($1, 1, $2)
+			ON CONFLICT (subject) DO UPDATE SET n = effects.n + 1, last = excluded.last`, e.Subject, e.Offset)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// consumer is ready to run, with everything it says kept in the bench.
+func (b *bench) consumer(t *testing.T) *inbox.Consumer {
+	return &inbox.Consumer{
+		DB: b.db.Pool(t, "consumer"), Name: "test", Handle: count,
+		Kafka: inbox.Kafka{Brokers: b.brokers, Group: b.topic, Topics: []string{b.topic}},
+		Log:   slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelDebug})),
+		OnEvent: func(outcome string, _ time.Duration) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.outcomes[outcome]++
+		},
+		OnLag: func(events int64) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.lag = events
+		},
+	}
+}
+
+func (b *bench) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.log.Write(p)
+}
+
+func (b *bench) logged() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.log.String()
+}
+
+func (b *bench) outcome(name string) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.outcomes[name]
+}
+
+// start runs a consumer until stop is called or the test ends.
+func (b *bench) start(t *testing.T, c *inbox.Consumer) (stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- c.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("run: %v", err)
+		}
+		if t.Failed() {
+			t.Log(b.logged())
+		}
+	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// effects waits until so many things have taken effect, and fails if one did so more than once.
+func (b *bench) effects(t *testing.T, n int) {
+	t.Helper()
+	testenv.Eventually(t, waitLimit, func() error {
+		var got int
+		err := b.owner.QueryRow(t.Context(), `SELECT count(*) FROM effects`).Scan(&got)
+		return want(err, n, got)
+	})
+	var highest int
+	if err := b.owner.QueryRow(t.Context(), `SELECT max(n) FROM effects`).Scan(&highest); err != nil || highest != 1 {
+		t.Errorf("something took effect %d times, %v", highest, err)
+	}
+}
+
+func TestAnEventThatIsDeliveredTwiceTakesEffectOnce(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testenv.Brokers(t), 3)
+	var rs []*kgo.Record
+	for i := range 300 {
+		id := uuid.New()
+		subject, partition := strconv.Itoa(i), int32(i%3)
+		rs = append(rs, b.event(partition, id, subject), b.event(partition, id, subject))
+	}
+	b.start(t, b.consumer(t))
+	b.produce(t, rs...)
+	b.produce(t, b.event(0, uuid.New(), "last"))
+	b.effects(t, 301)
+	testenv.Eventually(t, waitLimit, func() error { return want(nil, 300, b.outcome(inbox.Duplicate)) })
+	if n := b.outcome(inbox.Processed); n != 301 {
+		t.Errorf("%d processed, want 301", n)
+	}
+}
+
+func TestKilledBetweenCommitAndOffsetNothingTakesEffectTwice(t *testing.T) {
+	t.Parallel()
+	cluster := kfake.MustCluster(kfake.NumBrokers(1))
+	t.Cleanup(cluster.Close)
+	b := newBench(t, cluster.ListenAddrs(), 2)
+	// Offsets that do not arrive are what a consumer leaves behind that is killed there.
+	cluster.ControlKey(kmsg.OffsetCommit.Int16(), func(request kmsg.Request) (kmsg.Response, error, bool) {
+		cluster.KeepControl()
+		answer := request.ResponseKind().(*kmsg.OffsetCommitResponse)
+		for _, topic := range request.(*kmsg.OffsetCommitRequest).Topics {
+			at := kmsg.NewOffsetCommitResponseTopic()
+			at.Topic, at.TopicID = topic.Topic, topic.TopicID
+			for _, p := range topic.Partitions {
+				refused := kmsg.NewOffsetCommitResponseTopicPartition()
+				refused.Partition, refused.ErrorCode = p.Partition, kerr.UnknownServerError.Code
+				at.Partitions = append(at.Partitions, refused)
+			}
+			answer.Topics = append(answer.Topics, at)
+		}
+		return answer, nil, true
+	})
+	for i := range 100 {
+		b.produce(t, b.event(int32(i%2), uuid.New(), strconv.Itoa(i)))
+	}
+	stop := b.start(t, b.consumer(t))
+	b.effects(t, 100)
+	stop()
+	if !strings.Contains(b.logged(), "offsets not committed") {
+		t.Error("the offsets were committed")
+	}
+	b.start(t, b.consumer(t))
+	testenv.Eventually(t, waitLimit, func() error { return want(nil, 100, b.outcome(inbox.Duplicate)) })
+	b.effects(t, 100)
+}
+
+func TestWhatIsCommittedIsNotDeliveredAgain(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testenv.Brokers(t), 2)
+	b.produce(t, b.event(0, uuid.New(), "a"), b.event(1, uuid.New(), "b"))
+	stop := b.start(t, b.consumer(t))
+	b.effects(t, 2)
+	stop()
+	b.produce(t, b.event(0, uuid.New(), "c"))
+	b.start(t, b.consumer(t))
+	b.effects(t, 3)
+	if n := b.outcome(inbox.Duplicate); n != 0 {
+		t.Errorf("%d delivered again", n)
+	}
+}
+
+func TestAnEventThatFailsStopsItsPartitionOnlyAndIsNamed(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testenv.Brokers(t), 2)
+	poison := uuid.New()
+	b.produce(t,
+		b.event(0, uuid.New(), "before"), b.event(0, poison, "poison", "ce_type", "thing.poisoned"), b.event(0, uuid.New(), "behind"),
+		b.event(1, uuid.New(), "beside"))
+	stop := b.start(t, b.consumer(t))
+	b.effects(t, 2) // before, beside
+	testenv.Eventually(t, waitLimit, func() error {
+		if b.outcome(inbox.Failed) < 3 {
+			return errors.New("not tried three times")
+		}
+		return nil
+	})
+	b.produce(t, b.event(1, uuid.New(), "beside, later"), b.event(0, uuid.New(), "behind, later"))
+	b.effects(t, 3)
+	if log := b.logged(); !strings.Contains(log, "event_id="+poison.String()) || !strings.Contains(log, "it is poisoned") {
+		t.Error("it is not named in the log")
+	}
+	stop()
+
+	// A newer program understands it.
+	newer := b.consumer(t)
+	newer.Handle = func(ctx context.Context, tx pgx.Tx, events []inbox.Event) error {
+		for i := range events {
+			events[i].Type = "thing.done"
+		}
+		return count(ctx, tx, events)
+	}
+	b.start(t, newer)
+	b.effects(t, 6)
+}
+
+func TestWhatIsNoCloudEventIsNeitherDroppedNorPassedOver(t *testing.T) {
+	t.Parallel()
+	id := uuid.New()
+	cases := []struct{ reason, header, value string }{
+		{`header ce_specversion is \"0.3\"`, "ce_specversion", "0.3"},
+		{`header ce_specversion is \"\"`, "ce_specversion", ""},
+		{`header ce_id is \"\"`, "ce_id", ""},
+		{`header ce_id is \"17\"`, "ce_id", "17"},
+		{`header ce_id is \"{` + id.String(), "ce_id", "{" + id.String() + "}"},
+		{`header ce_id is \"00000000-`, "ce_id", uuid.Nil.String()},
+		{"no header ce_type", "ce_type", ""},
+		{"no header ce_source", "ce_source", ""},
+		{"header ce_time is", "ce_time", "yesterday"},
+		{"header ce_sequence is", "ce_sequence", "-1"},
+		{"header ce_sequence is", "ce_sequence", "one"},
+		{"header ce_type is there twice", "", ""},
+	}
+	b := newBench(t, testenv.Brokers(t), int32(len(cases)))
+	for i, c := range cases {
+		r := b.event(int32(i), id, "bad", c.header, c.value)
+		if c.header == "" {
+			r.Headers = append(r.Headers, kgo.RecordHeader{Key: "ce_type", Value: []byte("thing.other")})
+		}
+		b.produce(t, b.event(int32(i), uuid.New(), fmt.Sprint("before ", i)), r, b.event(int32(i), uuid.New(), "behind"))
+	}
+	b.start(t, b.consumer(t))
+	b.effects(t, len(cases))
+	for i, c := range cases {
+		testenv.Eventually(t, waitLimit, func() error {
+			for line := range strings.Lines(b.logged()) {
+				if strings.Contains(line, fmt.Sprintf("partition=%d offset=1 ", i)) && strings.Contains(line, c.reason) {
+					return nil
+				}
+			}
+			return fmt.Errorf("partition %d: no line with %s", i, c.reason)
+		})
+	}
+	b.effects(t, len(cases))
+}
+
+func TestAHandlerThatPanicsFailsLikeAnyOther(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testenv.Brokers(t), 2)
+	c := b.consumer(t)
+	c.Handle = func(ctx context.Context, tx pgx.Tx, events []inbox.Event) error {
+		if events[0].Subject == "panic" {
+			panic("at the disco")
+		}
+		return count(ctx, tx, events)
+	}
+	b.produce(t, b.event(0, uuid.New(), "panic"), b.event(1, uuid.New(), "beside"))
+	b.start(t, c)
+	b.effects(t, 1)
+	testenv.Eventually(t, waitLimit, func() error {
+		if !strings.Contains(b.logged(), "panic: at the disco") {
+			return errors.New("not logged")
+		}
+		return nil
+	})
+}
+
+func TestADatabaseThatWasAwayIsWaitedForWithoutLeavingTheGroup(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testenv.Brokers(t), 2)
+	b.start(t, b.consumer(t))
+	b.produce(t, b.event(0, uuid.New(), "before"))
+	b.effects(t, 1)
+
+	elsewhere, err := pgx.Connect(t.Context(), strings.Replace(b.db.URL, "/"+b.db.Name, "/postgres", 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer elsewhere.Close(t.Context())
+	execute := func(sql string) {
+		t.Helper()
+		if _, err := elsewhere.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	execute(`ALTER DATABASE ` + b.db.Name + ` ALLOW_CONNECTIONS false`)
+	execute(`SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '` + b.db.Name + `'`)
+	b.produce(t, b.event(0, uuid.New(), "meanwhile"), b.event(1, uuid.New(), "beside"))
+	testenv.Eventually(t, waitLimit, func() error {
+		if strings.Count(b.logged(), "database away") < 3 {
+			return errors.New("not noticed three times")
+		}
+		return nil
+	})
+	group, err := kadm.NewClient(b.client).DescribeGroups(t.Context(), b.topic)
+	if err != nil || len(group[b.topic].Members) != 1 {
+		t.Errorf("members: %v, %v", group[b.topic].Members, err)
+	}
+	execute(`ALTER DATABASE ` + b.db.Name + ` ALLOW_CONNECTIONS true`)
+	b.effects(t, 3)
+	if n := b.outcome(inbox.Failed); n != 0 {
+		t.Errorf("%d events were blamed for the outage", n)
+	}
+}
+
+func TestMembersThatComeAndGoInTheMiddleDoEverythingOnce(t *testing.T) {
+	t.Parallel()
+	const events, partitions = 3000, 6
+	b := newBench(t, testenv.Brokers(t), partitions)
+	b.start(t, b.consumer(t))
+	produced := make(chan struct{}, events)
+	go func() {
+		defer close(produced)
+		for i := 0; i < events; i += 20 {
+			var rs []*kgo.Record
+			for j := i; j < i+20; j++ {
+				rs = append(rs, b.event(int32(j%partitions), uuid.New(), strconv.Itoa(j)))
+			}
+			if err := b.client.ProduceSync(context.Background(), rs...).FirstErr(); err != nil {
+				t.Error(err)
+				return
+			}
+			produced <- struct{}{}
+		}
+	}()
+	members := func(n int) {
+		t.Helper()
+		testenv.Eventually(t, waitLimit, func() error {
+			group, err := kadm.NewClient(b.client).DescribeGroups(t.Context(), b.topic)
+			if err == nil && group[b.topic].State != "Stable" {
+				return errors.New(group[b.topic].State)
+			}
+			return want(err, n, len(group[b.topic].Members))
+		})
+	}
+	for range 3 {
+		members(1)
+		stop := b.start(t, b.consumer(t))
+		members(2)
+		<-produced
+		stop()
+	}
+	for range produced { // until all is
+	}
+	b.effects(t, events)
+	var ordered bool
+	// Each partition has its subjects in the order of their offsets, whoever did them.
+	err := b.owner.QueryRow(t.Context(), `SELECT bool_and(last = subject::int / $1) FROM effects`, partitions).Scan(&ordered)
+	if err != nil || !ordered {
+		t.Errorf("offsets are not what was produced: %v", err)
+	}
+}
+
+func TestATopicThatDoesNotExistIsWaitedForAndNamed(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testenv.Brokers(t), 0)
+	c := b.consumer(t)
+	if c.Ready(t.Context()) == nil {
+		t.Error("ready before it runs")
+	}
+	b.start(t, c)
+	testenv.Eventually(t, waitLimit, func() error {
+		if err := c.Ready(t.Context()); err == nil || !strings.Contains(err.Error(), b.topic) {
+			return fmt.Errorf("ready: %w", err)
+		}
+		if !strings.Contains(b.logged(), "do not exist: "+b.topic) {
+			return errors.New("not in the log")
+		}
+		return nil
+	})
+	b.makeTopic(t, 1)
+	b.produce(t, b.event(0, uuid.New(), "at last"))
+	b.effects(t, 1)
+	testenv.Eventually(t, waitLimit, func() error { return c.Ready(t.Context()) })
+}
+
+func TestTransactionsThatWereAbortedNeverHappenedAndLagGoesToZero(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testenv.Brokers(t), 1)
+	producer, err := kgo.NewClient(kgo.SeedBrokers(b.brokers...), kgo.TransactionalID(b.topic), kgo.RecordPartitioner(kgo.ManualPartitioner()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer producer.Close()
+	for i := range 6 {
+		if err := producer.BeginTransaction(); err != nil {
+			t.Fatal(err)
+		}
+		if err := producer.ProduceSync(t.Context(), b.event(0, uuid.New(), strconv.Itoa(i))).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+		if err := producer.EndTransaction(t.Context(), kgo.TransactionEndTry(i%2 == 0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.start(t, b.consumer(t))
+	b.effects(t, 3)
+	testenv.Eventually(t, waitLimit, func() error {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return want(nil, 0, int(b.lag))
+	})
+}

@@ -1,0 +1,285 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// Kafka is where events come from.
+type Kafka struct {
+	Brokers []string
+	Group   string   // members of one group share the partitions
+	Topics  []string // whole names; one that does not exist yet is waited for
+}
+
+const (
+	// A poll is a transaction per partition, and a rebalance waits for it.
+	pollLimit = 1000
+	// How long the partitions of a member that died wait for the next one.
+	sessionTimeout = 10 * time.Second
+	// How long a rebalance waits for the batches in hand.
+	rebalanceTimeout = time.Minute
+	// How soon a new topic is noticed.
+	metadataAge   = 5 * time.Second
+	commitTimeout = 5 * time.Second
+	leaveTimeout  = 3 * time.Second
+)
+
+// Ping asks one broker whether it is there.
+func (k Kafka) Ping(ctx context.Context) error {
+	client, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers...))
+	if err != nil {
+		return fmt.Errorf("make Kafka client: %w", err)
+	}
+	// The first exchange on a connection does not look at ctx: a broker that accepts and says nothing would be waited for.
+	closed := context.AfterFunc(ctx, client.Close)
+	err = client.Ping(ctx)
+	if closed() {
+		client.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("reach Kafka at %s: %w", strings.Join(k.Brokers, ","), err)
+	}
+	return nil
+}
+
+type partition struct {
+	topic  string
+	number int32
+}
+
+// message is a record as the consumer sees it.
+type message struct {
+	event  Event
+	err    error // why it is no event; event has its topic, partition and offset all the same
+	marker bool  // the end of a producer's transaction: no event, but it has an offset
+}
+
+// member is one member of the group. Its methods are for one goroutine, but for lag.
+type member struct {
+	client *kgo.Client
+	topics []string
+
+	mu       sync.Mutex
+	assigned map[partition]bool
+	lost     []partition // since the last poll
+}
+
+// join makes a member, which joins the group in the background and goes on trying for ever.
+func (k Kafka) join() (*member, error) {
+	m := &member{topics: k.Topics, assigned: map[partition]bool{}}
+	client, err := kgo.NewClient(
+		kgo.SeedBrokers(k.Brokers...),
+		kgo.ClientID("oncepay-consumer"),
+		kgo.ConsumerGroup(k.Group),
+		kgo.ConsumeTopics(k.Topics...),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), // a new group has everything to catch up with
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),      // what a producer aborted never happened
+		kgo.KeepControlRecords(),                          // or their offsets would count as lag for ever
+		kgo.DisableAutoCommit(),                           // it would commit what is polled, not what is done
+		kgo.BlockRebalanceOnPoll(),                        // partitions are revoked between batches only
+		kgo.Balancers(kgo.CooperativeStickyBalancer()),    // a rebalance stops what moves, not what stays
+		kgo.SessionTimeout(sessionTimeout),
+		kgo.RebalanceTimeout(rebalanceTimeout),
+		kgo.MetadataMaxAge(metadataAge),
+		kgo.MetadataMinAge(time.Second),
+		kgo.FetchMaxWait(500*time.Millisecond), // a partition that is released waits for the fetch in flight
+		kgo.OnPartitionsAssigned(m.gained),
+		kgo.OnPartitionsRevoked(m.gone),
+		kgo.OnPartitionsLost(m.gone),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("make Kafka client: %w", err)
+	}
+	m.client = client
+	return m, nil
+}
+
+func (m *member) gained(_ context.Context, _ *kgo.Client, topics map[string][]int32) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for topic, numbers := range topics {
+		for _, n := range numbers {
+			m.assigned[partition{topic, n}] = true
+		}
+	}
+}
+
+func (m *member) gone(_ context.Context, _ *kgo.Client, topics map[string][]int32) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for topic, numbers := range topics {
+		for _, n := range numbers {
+			delete(m.assigned, partition{topic, n})
+			m.lost = append(m.lost, partition{topic, n})
+		}
+	}
+}
+
+// poll waits for messages, until the time given if it is not zero. Partitions that were lost since the last poll have to be
+// forgotten before what is fetched is looked at: they may be back already. No partition is lost from here to yield.
+func (m *member) poll(ctx context.Context, until time.Time) (fetched map[partition][]message, lost []partition, err error) {
+	if !until.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, until)
+		defer cancel()
+	}
+	fetches := m.client.PollRecords(ctx, pollLimit)
+	m.mu.Lock()
+	lost, m.lost = m.lost, nil
+	m.mu.Unlock()
+	for _, p := range lost {
+		m.release(p) // a hold outlives the assignment
+	}
+	var errs []error
+	fetches.EachError(func(topic string, number int32, err error) {
+		switch {
+		case ctx.Err() != nil && errors.Is(err, ctx.Err()):
+		case topic == "":
+			errs = append(errs, fmt.Errorf("fetch: %w", err))
+		default:
+			errs = append(errs, fmt.Errorf("fetch %s/%d: %w", topic, number, err))
+		}
+	})
+	fetched = map[partition][]message{}
+	fetches.EachRecord(func(r *kgo.Record) {
+		p := partition{r.Topic, r.Partition}
+		fetched[p] = append(fetched[p], newMessage(r))
+	})
+	return fetched, lost, errors.Join(errs...)
+}
+
+// yield lets partitions be revoked and assigned until the next poll.
+func (m *member) yield() { m.client.AllowRebalance() }
+
+// hold stops fetching from p until release.
+func (m *member) hold(p partition)    { m.client.PauseFetchPartitions(p.asMap()) }
+func (m *member) release(p partition) { m.client.ResumeFetchPartitions(p.asMap()) }
+
+func (p partition) asMap() map[string][]int32 { return map[string][]int32{p.topic: {p.number}} }
+
+// commit tells the group where its partitions go on. Nil: it is durable, for all of them.
+func (m *member) commit(ctx context.Context, next map[partition]int64) (err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	offsets := map[string]map[int32]kgo.EpochOffset{}
+	for p, offset := range next {
+		if offsets[p.topic] == nil {
+			offsets[p.topic] = map[int32]kgo.EpochOffset{}
+		}
+		offsets[p.topic][p.number] = kgo.EpochOffset{Epoch: -1, Offset: offset}
+	}
+	m.client.CommitOffsetsSync(ctx, offsets, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, answer *kmsg.OffsetCommitResponse, failed error) {
+		if err = failed; err != nil {
+			return
+		}
+		for _, t := range answer.Topics {
+			for _, p := range t.Partitions {
+				err = errors.Join(err, kerr.ErrorForCode(p.ErrorCode))
+			}
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("commit offsets: %w", err)
+	}
+	return nil
+}
+
+// lag counts the messages of the assigned partitions whose offset is not committed, and names topics that do not exist.
+// It may be called at any time.
+func (m *member) lag(ctx context.Context) (lag int64, missing []string, err error) {
+	ends, err := kadm.NewClient(m.client).ListCommittedOffsets(ctx, m.topics...)
+	if err != nil {
+		return 0, nil, fmt.Errorf("list offsets: %w", err)
+	}
+	m.mu.Lock()
+	assigned := maps.Clone(m.assigned)
+	m.mu.Unlock()
+	committed := m.client.CommittedOffsets()
+	for _, topic := range m.topics {
+		for _, end := range ends[topic] {
+			switch {
+			case errors.Is(end.Err, kerr.UnknownTopicOrPartition):
+				missing = append(missing, topic)
+			case end.Err != nil:
+				return 0, nil, fmt.Errorf("list offsets of %s/%d: %w", topic, end.Partition, end.Err)
+			case assigned[partition{topic, end.Partition}]:
+				// Where nothing was ever committed this counts from 0, whatever the topic has deleted.
+				lag += max(0, end.Offset-committed[topic][end.Partition].Offset)
+			}
+		}
+	}
+	return lag, missing, nil
+}
+
+// leave gives the partitions back, so that the others have them at once. A broker that is away notices by itself.
+func (m *member) leave(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
+	defer cancel()
+	m.client.AllowRebalance()
+	err := m.client.LeaveGroupContext(ctx)
+	m.client.CloseAllowingRebalance()
+	if err != nil {
+		return fmt.Errorf("leave group: %w", err)
+	}
+	return nil
+}
+
+func newMessage(r *kgo.Record) message {
+	e, err := readEvent(r)
+	e.Topic, e.Partition, e.Offset = r.Topic, r.Partition, r.Offset
+	return message{event: e, err: err, marker: r.Attrs.IsControl()}
+}
+
+// readEvent reads a CloudEvent in binary mode: attributes in headers, data in the value.
+func readEvent(r *kgo.Record) (e Event, err error) {
+	e.Payload, e.Headers = r.Value, map[string]string{}
+	attributes := map[string]string{}
+	for _, h := range r.Headers {
+		name, isAttribute := strings.CutPrefix(h.Key, "ce_")
+		if !isAttribute {
+			e.Headers[h.Key] = string(h.Value)
+			continue
+		}
+		if _, twice := attributes[name]; twice {
+			return e, fmt.Errorf("header %s is there twice", h.Key)
+		}
+		attributes[name] = string(h.Value)
+	}
+	e.Type, e.Source, e.Subject = attributes["type"], attributes["source"], attributes["subject"]
+	// uuid.Parse alone reads urn:uuid:… and {…} as well: other texts for the same id.
+	e.ID, err = uuid.Parse(attributes["id"])
+	switch {
+	case attributes["specversion"] != "1.0":
+		return e, fmt.Errorf("header ce_specversion is %q, not 1.0", attributes["specversion"])
+	case err != nil || len(attributes["id"]) != 36 || e.ID == uuid.Nil:
+		return e, fmt.Errorf("header ce_id is %q, no UUID", attributes["id"])
+	case e.Type == "":
+		return e, errors.New("no header ce_type")
+	case e.Source == "":
+		return e, errors.New("no header ce_source")
+	}
+	if t, there := attributes["time"]; there {
+		if e.Time, err = time.Parse(time.RFC3339Nano, t); err != nil {
+			return e, fmt.Errorf("header ce_time is %q, no RFC 3339 time", t)
+		}
+	}
+	if s, there := attributes["sequence"]; there {
+		if e.Sequence, err = strconv.ParseInt(s, 10, 64); err != nil || e.Sequence < 0 {
+			return e, fmt.Errorf("header ce_sequence is %q, no number", s)
+		}
+	}
+	return e, nil
+}

@@ -1,0 +1,162 @@
+// Package statements keeps account statements: how many payments an account was in on a UTC day, and what they took from
+// it and brought it.
+//
+// It stands for another team's service: it knows payments by their events alone, and its table is its own. Counting and
+// adding up are not idempotent, so the table is right only if every event took effect once; package inbox sees to that. They
+// do not depend on order, so events of different payments may arrive in any.
+//
+// Not promised: that a statement is complete at any given time. It is as old as the consumer's lag.
+package statements
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/oncepay/oncepay/internal/inbox"
+)
+
+// Consumer is the name under which the inbox remembers what this package has counted. Another one counts everything again.
+const Consumer = "statements"
+
+var (
+	// ErrUnknownType says that an event is of a type that came after this program. It may be about money, so it is not
+	// skipped: deploy a newer program.
+	ErrUnknownType = errors.New("unknown event type")
+	// ErrMalformed says that an event is not what its type promises.
+	ErrMalformed = errors.New("malformed event")
+)
+
+// Handle counts the completed payments among events. It is an inbox.Consumer's Handle: each event comes to it once.
+func Handle(ctx context.Context, tx pgx.Tx, events []inbox.Event) error {
+	var lines []line
+	for _, e := range events {
+		switch e.Type {
+		case "payment.completed":
+			p, err := readPayment(e)
+			if err != nil {
+				return fmt.Errorf("%w: %w", ErrMalformed, err)
+			}
+			day := p.ProcessedAt.UTC().Truncate(24 * time.Hour)
+			lines = append(lines,
+				line{p.SourceAccount, day, p.Currency, 1, p.AmountMinor, 0},
+				line{p.DestinationAccount, day, p.Currency, 1, 0, p.AmountMinor})
+		case "payment.declined", "account.opened": // no money moved
+		default:
+			return fmt.Errorf("%w: %s", ErrUnknownType, e.Type)
+		}
+	}
+	return add(ctx, tx, lines)
+}
+
+// payment is what of a payment.completed is counted. Members that came later are of no concern.
+type payment struct {
+	ID                 uuid.UUID `json:"id"`
+	Status             string    `json:"status"`
+	AmountMinor        int64     `json:"amount_minor"`
+	Currency           string    `json:"currency"`
+	SourceAccount      uuid.UUID `json:"source_account"`
+	DestinationAccount uuid.UUID `json:"destination_account"`
+	ProcessedAt        time.Time `json:"processed_at"`
+}
+
+// maxAmount is far above what one payment may move, and low enough that a thousand of them add up in an int64.
+const maxAmount = 1_000_000_000_000_000
+
+func readPayment(e inbox.Event) (p payment, err error) {
+	if err := json.Unmarshal(e.Payload, &p); err != nil {
+		return p, fmt.Errorf("decode payment: %w", err)
+	}
+	switch {
+	case p.ID == uuid.Nil || p.ID.String() != e.Subject:
+		return p, fmt.Errorf("payment %s in an event about %s", p.ID, e.Subject)
+	case p.Status != "completed":
+		return p, fmt.Errorf("status of a completed payment is %q", p.Status)
+	case p.AmountMinor < 1 || p.AmountMinor > maxAmount:
+		return p, fmt.Errorf("amount is %d", p.AmountMinor)
+	case !isCurrency(p.Currency):
+		return p, fmt.Errorf("currency is %q", p.Currency)
+	case p.SourceAccount == uuid.Nil || p.DestinationAccount == uuid.Nil || p.SourceAccount == p.DestinationAccount:
+		return p, fmt.Errorf("accounts are %s and %s", p.SourceAccount, p.DestinationAccount)
+	case p.ProcessedAt.IsZero():
+		return p, errors.New("no processed_at")
+	}
+	return p, nil
+}
+
+func isCurrency(s string) bool {
+	return len(s) == 3 && !slices.ContainsFunc([]byte(s), func(c byte) bool { return c < 'A' || c > 'Z' })
+}
+
+// line is what payments add to the statement of an account on a day.
+type line struct {
+	account         uuid.UUID
+	day             time.Time
+	currency        string
+	payments        int64
+	debits, credits int64
+}
+
+// Rows are locked in the order of the array, which is sorted: two consumers that meet on the same accounts do not deadlock.
+// A sum beyond int64 is an error of the database (22003).
+const addLines = `
+INSERT INTO statements AS s (account_id, day, currency, payment_count, debits_minor, credits_minor)
+SELECT account_id, day, currency, payment_count, debits_minor, credits_minor
+FROM unnest($1::uuid[], $2::date[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[])
+     WITH ORDINALITY t(account_id, day, currency, payment_count, debits_minor, credits_minor, i)
+ORDER BY i
+ON CONFLICT (account_id, day) DO UPDATE SET
+  payment_count = s.payment_count + excluded.payment_count,
+  debits_minor  = s.debits_minor + excluded.debits_minor,
+  credits_minor = s.credits_minor + excluded.credits_minor
+WHERE s.currency = excluded.currency`
+
+// add writes lines, in any order, in one statement.
+func add(ctx context.Context, tx pgx.Tx, lines []line) error {
+	if len(lines) == 0 {
+		return nil
+	}
+	lines = merge(lines)
+	n := len(lines)
+	accounts, days, currencies := make([]uuid.UUID, n), make([]time.Time, n), make([]string, n)
+	payments, debits, credits := make([]int64, n), make([]int64, n), make([]int64, n)
+	for i, l := range lines {
+		accounts[i], days[i], currencies[i] = l.account, l.day, l.currency
+		payments[i], debits[i], credits[i] = l.payments, l.debits, l.credits
+	}
+	tag, err := tx.Exec(ctx, addLines, accounts, days, currencies, payments, debits, credits)
+	if err != nil {
+		return fmt.Errorf("add to statements: %w", err)
+	}
+	if tag.RowsAffected() != int64(n) {
+		return fmt.Errorf("%w: an account has payments in two currencies", ErrMalformed)
+	}
+	return nil
+}
+
+// merge sorts lines and adds up those of one account and day.
+func merge(lines []line) []line {
+	slices.SortFunc(lines, func(a, b line) int {
+		return cmp.Or(bytes.Compare(a.account[:], b.account[:]), a.day.Compare(b.day), cmp.Compare(a.currency, b.currency))
+	})
+	merged := lines[:1]
+	for _, l := range lines[1:] {
+		last := &merged[len(merged)-1]
+		if l.account != last.account || !l.day.Equal(last.day) || l.currency != last.currency {
+			merged = append(merged, l)
+			continue
+		}
+		last.payments += l.payments
+		last.debits += l.debits
+		last.credits += l.credits
+	}
+	return merged
+}
