@@ -34,48 +34,65 @@ CREATE TABLE idempotency_keys_default PARTITION OF idempotency_keys DEFAULT;
 COMMENT ON TABLE idempotency_keys_default IS 'Catches what has no partition, so that a missing day never refuses a payment. It should be empty: a row in it is an alarm.';
 
 -- +goose StatementBegin
-CREATE FUNCTION idempotency_keys_keep_partitions(ahead int, keep_days int) RETURNS TABLE (made int, dropped int, days_ahead int, default_rows bigint)
+CREATE FUNCTION idempotency_keys_make_partitions(ahead int) RETURNS TABLE (made int, days_ahead int, default_rows bigint)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET lock_timeout = '50ms' AS $$
 DECLARE
     today date := (now() AT TIME ZONE 'utc')::date;
     d     date;
     part  text;
 BEGIN
-    made := 0; dropped := 0;
-    IF ahead NOT BETWEEN 0 AND 60 OR keep_days NOT BETWEEN 1 AND 400 THEN
-        RAISE EXCEPTION 'idempotency_keys_keep_partitions: ahead must be 0 to 60 and keep_days 1 to 400' USING ERRCODE = '22023';
+    IF ahead NOT BETWEEN 0 AND 60 THEN
+        RAISE EXCEPTION 'idempotency_keys_make_partitions: ahead must be 0 to 60' USING ERRCODE = '22023';
     END IF;
-    PERFORM pg_advisory_xact_lock(hashtextextended('idempotency_keys_keep_partitions', 0)); -- two callers: one after the other
-
-    FOR d IN SELECT today + i FROM generate_series(0, ahead) i LOOP
+    made := 0;
+    -- The days to come, and those that were missing when rows came.
+    FOREACH d IN ARRAY ARRAY(SELECT today + i FROM generate_series(0, ahead) i UNION SELECT DISTINCT day FROM idempotency_keys_default) LOOP
         part := 'idempotency_keys_' || to_char(d, 'YYYYMMDD');
-        CONTINUE WHEN to_regclass(quote_ident(part)) IS NOT NULL;
-        -- LIKE and ATTACH, not PARTITION OF: that would lock the parent against all readers.
+        CONTINUE WHEN to_regclass(part) IS NOT NULL;
+        -- LIKE and ATTACH, not PARTITION OF: that locks the parent against all readers.
         EXECUTE format('CREATE TABLE %I (LIKE idempotency_keys INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES INCLUDING STORAGE INCLUDING COMPRESSION)', part);
-        -- The default partition is nearly always empty. If a day was missing, its rows move first, or ATTACH would refuse.
+        -- ATTACH would take this lock, and would refuse while the default partition has rows of the day: they move first.
+        LOCK TABLE idempotency_keys_default IN ACCESS EXCLUSIVE MODE;
         EXECUTE format('WITH moved AS (DELETE FROM idempotency_keys_default WHERE day = %L RETURNING *) INSERT INTO %I SELECT * FROM moved', d, part);
         EXECUTE format('ALTER TABLE idempotency_keys ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, d, d + 1);
         made := made + 1;
     END LOOP;
-
-    -- The look-up covers today and keep_days before it; one more day stays for transactions that began before midnight.
-    FOR part IN SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-                WHERE i.inhparent = 'idempotency_keys'::regclass AND c.relname ~ '^idempotency_keys_[0-9]{8}$'
-                  AND to_date(right(c.relname, 8), 'YYYYMMDD') < today - keep_days - 1 LOOP
-        EXECUTE format('DROP TABLE %I', part);
-        dropped := dropped + 1;
-    END LOOP;
-
     SELECT count(*) INTO days_ahead FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
         WHERE i.inhparent = 'idempotency_keys'::regclass AND c.relname ~ '^idempotency_keys_[0-9]{8}$' AND to_date(right(c.relname, 8), 'YYYYMMDD') > today;
     SELECT count(*) INTO default_rows FROM (SELECT FROM idempotency_keys_default LIMIT 1000) few;
     RETURN NEXT;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION idempotency_keys_keep_partitions IS 'Makes the partitions of today and the days ahead, drops those older than keep_days. Waits at most 50 ms for a lock and then fails with 55P03: call it again. Returns what it did, how many days after today have their partition, and how many rows (up to 1,000) stand in the default partition, which should be none. Call it daily from the relay, psql or pg_cron.';
-REVOKE ALL ON FUNCTION idempotency_keys_keep_partitions FROM PUBLIC;
-SELECT idempotency_keys_keep_partitions(7, 400);
+COMMENT ON FUNCTION idempotency_keys_make_partitions IS 'Makes the partitions of today, of the days ahead and of rows in the default partition. Returns how many it made, how many days after today have one, and how many rows (up to 1,000) are left in the default partition, which should be none. Waits at most 50 ms for a lock and then fails with 55P03: call it again. Call it daily from the relay, psql or pg_cron.';
+
+-- A function of its own: in the transaction of an ATTACH, which holds the default partition, DROP would wait for the parent while
+-- look-ups that hold the parent wait for the default partition, every time.
+-- +goose StatementBegin
+CREATE FUNCTION idempotency_keys_drop_partitions(keep_days int) RETURNS int
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET lock_timeout = '50ms' AS $$
+DECLARE
+    today   date := (now() AT TIME ZONE 'utc')::date;
+    part    text;
+    dropped int := 0;
+BEGIN
+    IF keep_days NOT BETWEEN 1 AND 400 THEN
+        RAISE EXCEPTION 'idempotency_keys_drop_partitions: keep_days must be 1 to 400' USING ERRCODE = '22023';
+    END IF;
+    -- The look-up covers today and keep_days before it; one more day stays for transactions that began before midnight.
+    FOR part IN SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+                WHERE i.inhparent = 'idempotency_keys'::regclass AND c.relname ~ '^idempotency_keys_[0-9]{8}$'
+                  AND to_date(right(c.relname, 8), 'YYYYMMDD') < today - keep_days - 1 LOOP
+        LOCK TABLE ONLY idempotency_keys IN ACCESS EXCLUSIVE MODE; -- parent before partition, as everybody locks them
+        EXECUTE format('DROP TABLE IF EXISTS %I', part);
+        dropped := dropped + 1;
+    END LOOP;
+    RETURN dropped;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION idempotency_keys_drop_partitions IS 'Drops the partitions whose answers are no longer promised, and returns how many. Waits at most 50 ms for a lock and then fails with 55P03: call it again. Call it daily, with no shorter time than the API promises.';
+REVOKE ALL ON FUNCTION idempotency_keys_make_partitions, idempotency_keys_drop_partitions FROM PUBLIC;
+SELECT idempotency_keys_make_partitions(7);
 
 -- +goose Down
-DROP FUNCTION idempotency_keys_keep_partitions;
+DROP FUNCTION idempotency_keys_make_partitions, idempotency_keys_drop_partitions;
 DROP TABLE idempotency_keys;

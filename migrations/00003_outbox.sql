@@ -8,7 +8,7 @@ CREATE TABLE outbox_events (
     aggregate_version bigint,
     event_type        text        NOT NULL,
     payload           bytea       NOT NULL,
-    headers           jsonb       NOT NULL DEFAULT '{}',
+    headers           jsonb       NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(headers) = 'object'),
     created_at        timestamptz NOT NULL DEFAULT now()
 ) PARTITION BY RANGE (created_at);
 CREATE INDEX outbox_events_id ON outbox_events (id);
@@ -34,7 +34,6 @@ CREATE TABLE outbox_cursors (
     chunk_seen        pg_snapshot,
     moved_at          timestamptz NOT NULL DEFAULT now(),
     system_identifier bigint      NOT NULL,
-    timeline          bigint      NOT NULL,
     database_oid      oid         NOT NULL,
     holder            text        NOT NULL DEFAULT '',
     lease_until       timestamptz NOT NULL DEFAULT '-infinity',
@@ -46,65 +45,85 @@ COMMENT ON COLUMN outbox_cursors.last_id IS 'Highest id read. Never goes down.';
 COMMENT ON COLUMN outbox_cursors.seen IS 'The snapshot last_id was read in. Rows with a lower id that it could not see are the stragglers of the next read.';
 COMMENT ON COLUMN outbox_cursors.chunk_after IS 'Set while more stragglers than one batch holds go out in chunks: the id the last chunk ended at.';
 COMMENT ON COLUMN outbox_cursors.chunk_seen IS 'The snapshot that the chunked stragglers were counted in.';
-COMMENT ON COLUMN outbox_cursors.system_identifier IS 'The database cluster that last_id and seen belong to. Another cluster, timeline or database means a restore: the relay refuses to start.';
+COMMENT ON COLUMN outbox_cursors.system_identifier IS 'The database cluster that last_id and seen belong to. Another cluster or database means a restore: the relay refuses to start.';
 COMMENT ON COLUMN outbox_cursors.fencing_token IS 'Goes up with every change of leader and stands in the WHERE of every move of the cursor, so a leader that lost its lease can move nothing.';
 
 -- +goose StatementBegin
-CREATE FUNCTION outbox_events_keep_partitions(ahead int, keep interval) RETURNS TABLE (made int, dropped int, days_ahead int, default_rows bigint)
+CREATE FUNCTION outbox_events_make_partitions(ahead int) RETURNS TABLE (made int, days_ahead int, default_rows bigint)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET lock_timeout = '50ms' SET timezone = 'UTC' AS $$
 DECLARE
     today date := now()::date; -- the function's time zone is UTC
     d     date;
     part  text;
-    left_ boolean;
 BEGIN
-    made := 0; dropped := 0;
-    IF ahead NOT BETWEEN 0 AND 60 OR keep < interval '1 hour' THEN
-        RAISE EXCEPTION 'outbox_events_keep_partitions: ahead must be 0 to 60 and keep at least an hour' USING ERRCODE = '22023';
+    IF ahead NOT BETWEEN 0 AND 60 THEN
+        RAISE EXCEPTION 'outbox_events_make_partitions: ahead must be 0 to 60' USING ERRCODE = '22023';
     END IF;
-    PERFORM pg_advisory_xact_lock(hashtextextended('outbox_events_keep_partitions', 0)); -- two callers: one after the other
-
-    FOR d IN SELECT today + i FROM generate_series(0, ahead) i LOOP
+    made := 0;
+    -- The days to come, and those that were missing when rows came.
+    FOREACH d IN ARRAY ARRAY(SELECT today + i FROM generate_series(0, ahead) i UNION SELECT DISTINCT created_at::date FROM outbox_events_default) LOOP
         part := 'outbox_events_' || to_char(d, 'YYYYMMDD');
-        CONTINUE WHEN to_regclass(quote_ident(part)) IS NOT NULL;
-        -- LIKE and ATTACH, not PARTITION OF: that would lock the parent against all readers. Without the identity: a
-        -- partition must not have one of its own.
+        CONTINUE WHEN to_regclass(part) IS NOT NULL;
+        -- LIKE and ATTACH, not PARTITION OF: that locks the parent against all readers. Without the identity: a partition must not
+        -- have one of its own.
         EXECUTE format('CREATE TABLE %I (LIKE outbox_events INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES INCLUDING STORAGE INCLUDING COMPRESSION)', part);
-        -- The default partition is nearly always empty. If a day was missing, its rows move first, or ATTACH would refuse.
-        -- They keep their id and xid, so a relay that reads before or after the move sees each of them once.
+        -- ATTACH would take this lock, and would refuse while the default partition has rows of the day: they move first. They
+        -- keep their id and xid, so a relay that reads before or after the move sees each of them once.
+        LOCK TABLE outbox_events_default IN ACCESS EXCLUSIVE MODE;
         EXECUTE format('WITH moved AS (DELETE FROM outbox_events_default WHERE created_at >= %L AND created_at < %L RETURNING *) INSERT INTO %I SELECT * FROM moved', d, d + 1, part);
         EXECUTE format('ALTER TABLE outbox_events ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, d, d + 1);
         made := made + 1;
     END LOOP;
-
-    FOR part IN SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-                WHERE i.inhparent = 'outbox_events'::regclass AND c.relname ~ '^outbox_events_[0-9]{8}$'
-                  AND to_date(right(c.relname, 8), 'YYYYMMDD') + 1 < now() - keep ORDER BY 1 LOOP
-        -- First the lock, then the check, then the drop: a check before the lock misses what commits in between.
-        LOCK TABLE ONLY outbox_events IN ACCESS EXCLUSIVE MODE;
-        EXECUTE format('LOCK TABLE %I IN ACCESS EXCLUSIVE MODE', part);
-        -- Passed: every relay's cursor is behind all rows, and no row is a straggler that it has still to send. Both
-        -- conditions read the end of an index. With no cursor at all nothing was ever sent, and nothing is dropped.
-        EXECUTE format('SELECT NOT EXISTS (SELECT FROM outbox_cursors) OR EXISTS (
-            SELECT FROM outbox_cursors c WHERE c.chunk_after IS NOT NULL
-                OR EXISTS (SELECT FROM %1$I o WHERE o.id > c.last_id)
-                OR EXISTS (SELECT FROM %1$I o WHERE o.xid >= pg_snapshot_xmin(c.seen) AND NOT pg_visible_in_snapshot(o.xid, c.seen)))', part) INTO left_;
-        EXIT WHEN left_;
-        EXECUTE format('DROP TABLE %I', part);
-        dropped := dropped + 1;
-    END LOOP;
-
     SELECT count(*) INTO days_ahead FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
         WHERE i.inhparent = 'outbox_events'::regclass AND c.relname ~ '^outbox_events_[0-9]{8}$' AND to_date(right(c.relname, 8), 'YYYYMMDD') > today;
     SELECT count(*) INTO default_rows FROM (SELECT FROM outbox_events_default LIMIT 1000) few;
     RETURN NEXT;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION outbox_events_keep_partitions IS 'Makes the partitions of today and the days ahead, drops those older than keep that every relay has sent. Waits at most 50 ms for a lock and then fails with 55P03: call it again. Returns what it did, how many days after today have their partition, and how many rows (up to 1,000) stand in the default partition, which should be none. The relay calls it every hour.';
-REVOKE ALL ON FUNCTION outbox_events_keep_partitions FROM PUBLIC;
-SELECT outbox_events_keep_partitions(7, '7 days');
+COMMENT ON FUNCTION outbox_events_make_partitions IS 'Makes the partitions of today, of the days ahead and of rows in the default partition. Returns how many it made, how many days after today have one, and how many rows (up to 1,000) are left in the default partition, which should be none. Waits at most 50 ms for a lock and then fails with 55P03: call it again. The relay calls it every ten minutes.';
+
+-- A function of its own: in the transaction of an ATTACH, which holds the default partition, DROP would wait for the parent while
+-- readers that hold the parent wait for the default partition, every time.
+-- +goose StatementBegin
+CREATE FUNCTION outbox_events_drop_partitions(keep interval) RETURNS int
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET lock_timeout = '50ms' SET timezone = 'UTC' AS $$
+DECLARE
+    part    text;
+    unsent  text;
+    waits   boolean;
+    dropped int := 0;
+BEGIN
+    IF keep < interval '1 hour' THEN
+        RAISE EXCEPTION 'outbox_events_drop_partitions: keep must be an hour or more' USING ERRCODE = '22023';
+    END IF;
+    FOR part IN SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+                WHERE i.inhparent = 'outbox_events'::regclass AND c.relname ~ '^outbox_events_[0-9]{8}$'
+                  AND to_date(right(c.relname, 8), 'YYYYMMDD') + 1 < now() - keep ORDER BY 1 LOOP
+        -- Sent: every relay's cursor is behind all rows, and no row is a straggler that it has still to send. Both conditions
+        -- read the end of an index. With no cursor at all nothing was ever sent.
+        unsent := format('SELECT NOT EXISTS (SELECT FROM outbox_cursors) OR EXISTS (
+            SELECT FROM outbox_cursors c WHERE c.chunk_after IS NOT NULL
+                OR EXISTS (SELECT FROM %1$I o WHERE o.id > c.last_id)
+                OR EXISTS (SELECT FROM %1$I o WHERE o.xid >= pg_snapshot_xmin(c.seen) AND NOT pg_visible_in_snapshot(o.xid, c.seen)))', part);
+        EXECUTE unsent INTO waits;
+        EXIT WHEN waits;
+        -- Then the lock, the check again, the drop: what the first check saw may have changed before the lock was there.
+        LOCK TABLE ONLY outbox_events IN ACCESS EXCLUSIVE MODE; -- parent before partition, as everybody locks them
+        CONTINUE WHEN to_regclass(part) IS NULL;                -- another caller was faster
+        EXECUTE format('LOCK TABLE %I IN ACCESS EXCLUSIVE MODE', part);
+        EXECUTE unsent INTO waits;
+        EXIT WHEN waits;
+        EXECUTE format('DROP TABLE %I', part);
+        dropped := dropped + 1;
+    END LOOP;
+    RETURN dropped;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION outbox_events_drop_partitions IS 'Drops the partitions older than keep that every relay has sent, and returns how many. Waits at most 50 ms for a lock and then fails with 55P03: call it again. The relay calls it every ten minutes.';
+REVOKE ALL ON FUNCTION outbox_events_make_partitions, outbox_events_drop_partitions FROM PUBLIC;
+SELECT outbox_events_make_partitions(7);
 
 -- +goose Down
-DROP FUNCTION outbox_events_keep_partitions;
+DROP FUNCTION outbox_events_make_partitions, outbox_events_drop_partitions;
 DROP TABLE outbox_cursors;
 DROP TABLE outbox_events;

@@ -32,8 +32,9 @@ ALTER TABLE idempotency_keys ENABLE ROW LEVEL SECURITY;
 CREATE POLICY own_tenant ON accounts FOR SELECT TO api_read USING (tenant_id = nullif(current_setting('oncepay.tenant', true), '')::uuid);
 CREATE POLICY own_tenant ON payments FOR SELECT TO api_read USING (tenant_id = nullif(current_setting('oncepay.tenant', true), '')::uuid);
 CREATE POLICY own_tenant ON idempotency_keys FOR SELECT TO api_read USING (tenant_id = nullif(current_setting('oncepay.tenant', true), '')::uuid);
-CREATE POLICY own_tenant ON ledger_entries FOR SELECT TO api_read USING (EXISTS (
-    SELECT FROM accounts a WHERE a.id = account_id AND a.tenant_id = nullif(current_setting('oncepay.tenant', true), '')::uuid));
+-- A scalar sub-query, read by primary key for each row: as EXISTS the planner may hash all accounts for one page of entries.
+CREATE POLICY own_tenant ON ledger_entries FOR SELECT TO api_read USING (
+    (SELECT a.tenant_id FROM accounts a WHERE a.id = account_id) = nullif(current_setting('oncepay.tenant', true), '')::uuid);
 -- A write batch spans tenants: there the isolation is in the statements.
 CREATE POLICY every_tenant ON accounts TO api_write USING (true) WITH CHECK (true);
 CREATE POLICY every_tenant ON payments TO api_write USING (true) WITH CHECK (true);
@@ -43,7 +44,8 @@ CREATE POLICY every_tenant ON idempotency_keys TO api_write USING (true) WITH CH
 -- relay: reads the outbox, keeps its cursor, and keeps partitions through the functions that their packages bring.
 GRANT SELECT ON outbox_events TO relay;
 GRANT SELECT, INSERT, UPDATE ON outbox_cursors TO relay;
-GRANT EXECUTE ON FUNCTION outbox_events_keep_partitions, idempotency_keys_keep_partitions TO relay;
+GRANT EXECUTE ON FUNCTION outbox_events_make_partitions, outbox_events_drop_partitions TO relay;
+GRANT EXECUTE ON FUNCTION idempotency_keys_make_partitions, idempotency_keys_drop_partitions TO relay;
 
 -- consumer: another team's service. It sees its own tables only.
 GRANT SELECT, INSERT ON inbox_events TO consumer;

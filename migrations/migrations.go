@@ -43,6 +43,9 @@ func Up(ctx context.Context, url string) ([]Migration, error) {
 	var done []Migration
 	err := withProvider(url, func(p *goose.Provider) error {
 		results, err := p.Up(ctx)
+		if partial := (*goose.PartialError)(nil); errors.As(err, &partial) {
+			results = partial.Applied // files before the one that failed stay
+		}
 		for _, r := range results {
 			done = append(done, Migration{Version: r.Source.Version, Name: path.Base(r.Source.Path), Applied: time.Now()})
 		}

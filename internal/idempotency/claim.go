@@ -40,9 +40,15 @@ ORDER BY i`
 // Claim takes the keys of rs for this transaction and tells for each what is to be done: it returns one answer per
 // request, in order. Nobody waits for anybody. Of two requests with one key in rs the second is InProgress.
 //
-// tx must run under READ COMMITTED and must not be inside a savepoint. Answers are kept for at least retention. It costs
+// tx must run under READ COMMITTED and must not be inside a savepoint. Answers are kept for at least retention; zero: DefaultRetention. It costs
 // one round trip and two statements, whatever the length of rs.
 func Claim(ctx context.Context, tx pgx.Tx, rs []Request, retention time.Duration) ([]Answer, error) {
+	retention = orDefault(retention)
+	for i, r := range rs {
+		if r.Fingerprint.Version == 0 {
+			return nil, fmt.Errorf("claim idempotency keys: request %d has no fingerprint", i)
+		}
+	}
 	locked := make([]bool, 0, len(rs))
 	found := make([]record, 0, len(rs))
 
@@ -105,7 +111,6 @@ func (k record) exists() bool { return k.version != nil }
 func (k record) answer(r Request, retention time.Duration) Answer {
 	a := Answer{State: Replay, RequestID: *k.requestID, Date: *k.createdAt, Expires: k.createdAt.Add(retention)}
 	switch {
-	case r.Fingerprint == Fingerprint{}: // asked by Peek, about the key alone
 	case *k.version != r.Fingerprint.Version:
 		a.State = Unreadable
 		return a
@@ -127,6 +132,13 @@ func queueLookUp(batch *pgx.Batch, rs []Request, retention time.Duration, found 
 		})
 		return err
 	})
+}
+
+func orDefault(retention time.Duration) time.Duration {
+	if retention == 0 {
+		return DefaultRetention
+	}
+	return retention
 }
 
 // liveDays is how many days before today may hold an answer that is still promised. What was stored at any time of day D

@@ -19,8 +19,8 @@ import (
 // the client. A repeat gets the same bytes.
 //
 // It is the pattern in its smallest form, a start for a service of one's own: every request is a transaction, problems
-// are one line of text, and the fingerprint covers the body as it was sent, white space included. A status of 500 or more,
-// and a panic, roll back and store nothing.
+// are one line of text, the fingerprint covers path, query and body as they were sent, white space included, and of the
+// headers only Content-Type and Location are kept. A status of 500 or more, and a panic, roll back and store nothing.
 type Handler struct {
 	DB        Beginner
 	Retention time.Duration // zero: DefaultRetention
@@ -29,7 +29,7 @@ type Handler struct {
 	Scope func(*http.Request) (tenant, client uuid.UUID, ok bool)
 	// Do does the work. It may be called more than once for a request, each time in a new transaction.
 	Do  func(w http.ResponseWriter, r *http.Request, tx pgx.Tx)
-	Log *slog.Logger
+	Log *slog.Logger // nil: slog.Default()
 }
 
 const maxBody = 64 << 10
@@ -53,15 +53,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "the body cannot be read or is too large", http.StatusRequestEntityTooLarge)
 		return
 	}
-	retention := h.Retention
-	if retention == 0 {
-		retention = DefaultRetention
-	}
 	request := Request{
 		TenantID: tenant, ClientID: client, Key: key, RequestID: uuid.NewString(),
-		Fingerprint: NewFingerprint(tenant, r.Method, r.URL.Path, nil, body),
+		Fingerprint: NewFingerprint(tenant, r.Method, r.URL.RequestURI(), nil, body), // with the query: it asks for something, too
 	}
-	answer, err := Run(r.Context(), h.DB, request, retention, func(ctx context.Context, tx pgx.Tx) (Response, error) {
+	answer, err := Run(r.Context(), h.DB, request, h.Retention, func(ctx context.Context, tx pgx.Tx) (Response, error) {
 		again := r.Clone(ctx)
 		again.Body = io.NopCloser(bytes.NewReader(body))
 		c := collector{header: http.Header{}, status: http.StatusOK}
@@ -74,7 +70,11 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}, nil
 	})
 	if err != nil {
-		h.Log.ErrorContext(r.Context(), "request rolled back", "request_id", request.RequestID, "error", err)
+		log := h.Log
+		if log == nil {
+			log = slog.Default()
+		}
+		log.ErrorContext(r.Context(), "request rolled back", "request_id", request.RequestID, "error", err)
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "nothing is known to have happened; repeat with the same key", http.StatusServiceUnavailable)
 		return

@@ -84,21 +84,22 @@ func once(ctx context.Context, db Beginner, attempt func(context.Context, pgx.Tx
 	return as, false, nil
 }
 
-// settle finds out what became of an unknown COMMIT by doing it again. mine are the answers of that attempt.
+// settle finds out what became of an unknown COMMIT by doing it again. mine are the answers of that attempt,
+// and of each later one whose COMMIT may have taken place as well.
 func settle(ctx context.Context, db Beginner, attempt func(context.Context, pgx.Tx) ([]Answer, error), mine []Answer, cause error) ([]Answer, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout) // a client that left must not leave it open
 	defer cancel()
 	for n := 1; ; n++ {
 		answers, unknown, err := once(ctx, db, attempt)
-		if err == nil {
-			if still := adopt(answers, mine); !still {
+		if err == nil || unknown {
+			still := adopt(answers, mine)
+			if err == nil && !still {
 				return answers, nil
 			}
-		} else {
+			mine = answers
+		}
+		if err != nil {
 			cause = err
-			if unknown {
-				mine = answers
-			}
 		}
 		// The server that has the old transaction may still be working on it, or no server answers.
 		if pause(ctx, n) != nil {
@@ -107,8 +108,8 @@ func settle(ctx context.Context, db Beginner, attempt func(context.Context, pgx.
 	}
 }
 
-// adopt turns those of answers into first answers that the attempt before made itself. still: at least one of them is
-// held by the backend of that attempt.
+// adopt turns those of answers into first answers that the attempts before made themselves. still: at least one of them
+// is held by the backend of such an attempt; it stays a first answer to be.
 func adopt(answers, mine []Answer) (still bool) {
 	for i := range answers {
 		if i >= len(mine) || mine[i].State != New {
@@ -116,12 +117,12 @@ func adopt(answers, mine []Answer) (still bool) {
 		}
 		switch a := &answers[i]; {
 		case a.State == InProgress:
-			return true
+			*a, still = mine[i], true
 		case a.State == Replay && a.RequestID == mine[i].RequestID:
 			a.State = New
 		}
 	}
-	return false
+	return still
 }
 
 // definite says whether an error of COMMIT tells that nothing was committed: the server itself said so, and went on

@@ -23,6 +23,7 @@ SELECT EXISTS (
 // The lock is read first and the table second, in a later statement: whoever lets go of the lock in between has committed
 // or rolled back before the table is read. tx must run under READ COMMITTED.
 func Peek(ctx context.Context, tx pgx.Tx, r Request, retention time.Duration) (Answer, error) {
+	retention = orDefault(retention)
 	var locked bool
 	var found []record
 	var batch pgx.Batch
@@ -33,6 +34,9 @@ func Peek(ctx context.Context, tx pgx.Tx, r Request, retention time.Duration) (A
 	}
 	switch {
 	case found[0].exists():
+		if r.Fingerprint == (Fingerprint{}) {
+			r.Fingerprint = Fingerprint{*found[0].version, [32]byte(found[0].fingerprint)}
+		}
 		return found[0].answer(r, retention), nil
 	case locked:
 		return Answer{State: InProgress}, nil

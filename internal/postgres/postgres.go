@@ -21,12 +21,18 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// limits of every session. A URL that names one itself is followed.
-var limits = map[string]string{
+// settings of every session. A URL that names one itself is followed.
+var settings = map[string]string{
 	"statement_timeout": "3s", // no statement here takes a tenth of it
 	"lock_timeout":      "2s",
 	// A host that vanished in the middle of a transaction holds its claims and row locks for so long.
 	"idle_in_transaction_session_timeout": "5s",
+
+	// Every statement of these programs goes by an index. Plans are made once for a connection, perhaps on an empty table, where
+	// a scan looks cheap; it would stay when the table has grown.
+	"enable_seqscan":   "off",
+	"enable_hashjoin":  "off",
+	"enable_mergejoin": "off",
 }
 
 const (
@@ -67,8 +73,8 @@ func Open(ctx context.Context, url, app string, max int32, log *slog.Logger) (*p
 		conn.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
 	}
 	setDefault(conn.RuntimeParams, "application_name", app)
-	for name, limit := range limits {
-		setDefault(conn.RuntimeParams, name, limit)
+	for name, value := range settings {
+		setDefault(conn.RuntimeParams, name, value)
 	}
 
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)

@@ -69,7 +69,7 @@ func create(t testing.TB, options string) *DB {
 // strategy: copied as files a database is there in 70 ms, through the write-ahead log in 190 ms (fsync off, two cores).
 const strategy = "FILE_COPY"
 
-const keepPartitions = `SELECT idempotency_keys_keep_partitions(7, 400), outbox_events_keep_partitions(7, '7 days')`
+const keepPartitions = `SELECT idempotency_keys_make_partitions(7), outbox_events_make_partitions(7)`
 
 // URLAs returns the URL for a program's role: api_write, api_read, relay or consumer.
 func (db *DB) URLAs(role string) string {

@@ -1,0 +1,231 @@
+package idempotency_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/oncepay/oncepay/internal/idempotency"
+	"github.com/oncepay/oncepay/internal/testenv"
+)
+
+func TestPartitionsAreMadeAheadAndDroppedWhenTheirAnswersAreNoLongerPromised(t *testing.T) {
+	t.Parallel()
+	db := testenv.Database(t)
+	owner, relay := db.Pool(t, ""), db.Pool(t, "relay")
+	dropDay(t, owner, 6)
+	dropDay(t, owner, 7)
+	for _, age := range []int{-30, -5, -4, -3, -1} {
+		makeDay(t, owner, age)
+	}
+	want := idempotency.Partitions{Made: 2, Dropped: 2, DaysAhead: idempotency.DaysAhead}
+	if diff := cmp.Diff(want, keep(t, relay)); diff != "" {
+		t.Error(diff)
+	}
+	// A transaction that began before midnight may still look for the fourth day.
+	if got := strings.Join(days(t, owner), " "); got != "-4 -3 -1 0 1 2 3 4 5 6 7" {
+		t.Errorf("the days with a partition are %s", got)
+	}
+	want = idempotency.Partitions{DaysAhead: idempotency.DaysAhead}
+	if diff := cmp.Diff(want, keep(t, relay)); diff != "" {
+		t.Errorf("the second call did something: %s", diff)
+	}
+	_, err := idempotency.KeepPartitions(t.Context(), db.Pool(t, "api_write"), retention)
+	if code(err) != "42501" {
+		t.Errorf("api_write kept partitions: %v", err)
+	}
+}
+
+func TestTwoCallersAtOnceMakeEachPartitionOnce(t *testing.T) {
+	t.Parallel()
+	pool := testenv.Database(t).Pool(t, "")
+	for day := 1; day <= 7; day++ {
+		dropDay(t, pool, day)
+	}
+	var made atomic.Int64
+	var callers sync.WaitGroup
+	for range 3 {
+		callers.Go(func() {
+			testenv.Eventually(t, 10*time.Second, func() error {
+				p, err := idempotency.KeepPartitions(context.Background(), pool, retention)
+				if err == nil || code(err) != "55P03" {
+					made.Add(int64(p.Made))
+					return nilUnless(t, err)
+				}
+				return err
+			})
+		})
+	}
+	callers.Wait()
+	if made.Load() != 7 || len(days(t, pool)) != 8 {
+		t.Errorf("made %d partitions, want 7; there are %v", made.Load(), days(t, pool))
+	}
+}
+
+func TestUpkeepGivesUpWhenATransactionHoldsTheTableAndLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	dropDay(t, d.owner, 7)
+	holder := begin(t, d.write)
+	claim(t, holder, newRequest())
+	if _, err := idempotency.KeepPartitions(t.Context(), d.owner, retention); code(err) != "55P03" {
+		t.Errorf("want lock_not_available, got %v", err)
+	}
+	if err := holder.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if p := keep(t, d.owner); p.Made != 1 {
+		t.Errorf("after the holder ended: %+v", p)
+	}
+}
+
+func TestAnswersWithoutAPartitionAreFoundBeforeWhileAndAfterTheyMove(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	dropDay(t, d.owner, 0)
+	r := newRequest()
+	first := d.run(t, r)
+	if n := d.count(t, "idempotency_keys_default"); n != 1 {
+		t.Fatalf("%d rows in the default partition, want 1", n)
+	}
+	stop, seen := make(chan struct{}), make(chan error, 4)
+	for range cap(seen) {
+		go func() {
+			for {
+				a, err := idempotency.Run(context.Background(), d.write, again(r), retention, work(r))
+				if err == nil && (a.State == idempotency.New || a.State == idempotency.Replay && string(a.Response.Body) != string(first.Response.Body)) {
+					err = fmt.Errorf("the answer was lost: %s", a.State)
+				}
+				select {
+				case <-stop:
+					seen <- err
+					return
+				default:
+					if err != nil {
+						seen <- err
+						return
+					}
+				}
+			}
+		}()
+	}
+	var p idempotency.Partitions
+	testenv.Eventually(t, 10*time.Second, func() (err error) {
+		p, err = idempotency.KeepPartitions(t.Context(), d.owner, retention)
+		return err
+	})
+	close(stop)
+	for range cap(seen) {
+		if err := <-seen; err != nil {
+			t.Error(err)
+		}
+	}
+	if p.Made != 1 || p.DefaultRows != 0 || d.count(t, "idempotency_keys_default") != 0 {
+		t.Errorf("the row did not move: %+v", p)
+	}
+	if a := d.run(t, again(r)); a.State != idempotency.Replay || d.effects(t, r) != 1 {
+		t.Errorf("after the move: %s, %d effects", a.State, d.effects(t, r))
+	}
+}
+
+// Every midnight one day is due and one day is old, and traffic does not stop for it.
+func TestUpkeepThatMakesAndDropsSucceedsUnderTraffic(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	dropDay(t, d.owner, 7)
+	makeDay(t, d.owner, -9)
+	ctx, cancel := context.WithCancel(t.Context())
+	var traffic sync.WaitGroup
+	defer traffic.Wait()
+	defer cancel()
+	for range 8 {
+		traffic.Go(func() {
+			for ctx.Err() == nil {
+				r := newRequest()
+				if _, err := idempotency.Run(ctx, d.write, r, retention, work(r)); err != nil && ctx.Err() == nil {
+					t.Errorf("a request failed: %v", err)
+					return
+				}
+			}
+		})
+	}
+	calls := 0
+	testenv.Eventually(t, 5*time.Second, func() error {
+		calls++
+		p, err := idempotency.KeepPartitions(ctx, d.owner, retention)
+		if err == nil && (p.Made != 1 || p.Dropped != 1) {
+			t.Errorf("it did %+v", p)
+		}
+		return err
+	})
+	t.Logf("calls until it succeeded: %d", calls)
+}
+
+func keep(t testing.TB, pool *pgxpool.Pool) idempotency.Partitions {
+	t.Helper()
+	p, err := idempotency.KeepPartitions(t.Context(), pool, retention)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// makeDay makes the partition of a day, counted from today.
+func makeDay(t testing.TB, pool *pgxpool.Pool, day int) {
+	t.Helper()
+	mustExec(t, pool, fmt.Sprintf(`DO $$ DECLARE d date := (now() AT TIME ZONE 'utc')::date + %d; BEGIN
+		EXECUTE format('CREATE TABLE %%I PARTITION OF idempotency_keys FOR VALUES FROM (%%L) TO (%%L)', 'idempotency_keys_' || to_char(d, 'YYYYMMDD'), d, d + 1);
+	END $$`, day))
+}
+
+func dropDay(t testing.TB, pool *pgxpool.Pool, day int) {
+	t.Helper()
+	mustExec(t, pool, fmt.Sprintf(`DO $$ BEGIN
+		EXECUTE format('DROP TABLE %%I', 'idempotency_keys_' || to_char((now() AT TIME ZONE 'utc')::date + %d, 'YYYYMMDD'));
+	END $$`, day))
+}
+
+// days lists the days that have a partition, counted from today.
+func days(t testing.TB, pool *pgxpool.Pool) (list []string) {
+	t.Helper()
+	err := pool.QueryRow(t.Context(), `SELECT array_agg(n::text ORDER BY n) FROM (
+		SELECT to_date(right(inhrelid::regclass::text, 8), 'YYYYMMDD') - (now() AT TIME ZONE 'utc')::date
+		FROM pg_inherits WHERE inhparent = 'idempotency_keys'::regclass AND inhrelid <> 'idempotency_keys_default'::regclass) d(n)`).Scan(&list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+func (d database) count(t testing.TB, table string) (n int) {
+	t.Helper()
+	if err := d.owner.QueryRow(t.Context(), `SELECT count(*) FROM `+table).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func code(err error) string {
+	var e *pgconn.PgError
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
+}
+
+// nilUnless reports an error that trying again would not mend.
+func nilUnless(t testing.TB, err error) error {
+	if err != nil {
+		t.Error(err)
+	}
+	return nil
+}
