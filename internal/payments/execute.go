@@ -27,7 +27,7 @@ JOIN accounts a ON a.tenant_id = t.tenant_id AND a.currency = t.currency AND a.k
 // other in memory, each on what the ones before left behind, and saves the result. One outcome per request, in order. A
 // refusal is an outcome; an error means that the transaction must be rolled back.
 //
-// It costs two round trips and at most five statements, whatever the length of rs.
+// It costs two round trips and at most six statements, whatever the length of rs.
 func Execute(ctx context.Context, tx pgx.Tx, rs []Request) ([]Outcome, error) {
 	b, err := load(ctx, tx, rs)
 	if err != nil {

@@ -10,9 +10,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// In the order of what accounts_one_system makes unique: two batches that open the same system accounts wait for each
+// other there, and must not do so in a circle.
 const insertAccounts = `
 INSERT INTO accounts (id, tenant_id, kind, currency, name, created_at)
-SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::timestamptz[])`
+SELECT id, tenant_id, kind, currency, name, created_at
+FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::timestamptz[]) t(id, tenant_id, kind, currency, name, created_at)
+ORDER BY tenant_id, currency`
 
 const insertPayments = `
 INSERT INTO payments (id, tenant_id, status, decline_code, version, amount_minor, currency, source_account, destination_account,

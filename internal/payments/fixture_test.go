@@ -1,0 +1,166 @@
+package payments_test
+
+import (
+	"context"
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/oncepay/oncepay/internal/idempotency"
+	"github.com/oncepay/oncepay/internal/payments"
+	"github.com/oncepay/oncepay/internal/testenv"
+)
+
+// bank is a tenant of its own with a Processor, and the accounts it opened.
+type bank struct {
+	*payments.Processor
+	owner          *pgxpool.Pool
+	tenant, client uuid.UUID
+	system         uuid.UUID // in USD
+}
+
+func newBank(t *testing.T, tracer pgx.QueryTracer) *bank {
+	t.Helper()
+	db := testenv.Database(t)
+	config, err := pgxpool.ParseConfig(db.URLAs("api_write"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MaxConns, config.ConnConfig.Tracer = 8, tracer
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	b := &bank{
+		Processor: &payments.Processor{DB: pool, Retention: idempotency.DefaultRetention, Render: render},
+		owner:     db.Pool(t, ""), tenant: uuid.New(), client: uuid.New(),
+	}
+	b.system = b.open(t, payments.System, "USD")
+	return b
+}
+
+// render writes what the API would write: the payment or account, or else the code of the refusal.
+func render(o payments.Outcome) idempotency.Response {
+	r := idempotency.Response{Status: 201, ContentType: "application/json"}
+	var document any = o.Account
+	switch {
+	case o.Refusal != nil && o.Payment != nil:
+		r.Status, document = 402, o.Payment
+	case o.Refusal != nil:
+		r.Status, document = 422, o.Refusal
+	case o.Payment != nil:
+		document = o.Payment
+	}
+	r.Body, _ = json.Marshal(document)
+	return r
+}
+
+func (b *bank) request(c payments.Command) payments.Request {
+	command, _ := json.Marshal(c)
+	return payments.Request{
+		Request: idempotency.Request{
+			TenantID: b.tenant, ClientID: b.client, Key: uuid.NewString(), RequestID: uuid.NewString(),
+			Fingerprint: idempotency.NewFingerprint(b.tenant, "POST", "/x", nil, command),
+		},
+		Method: "POST", Route: "/x", Headers: map[string]string{"traceparent": "00-1-2-01"}, Command: c,
+	}
+}
+
+func (b *bank) pay(from, to uuid.UUID, amount int64) payments.Request {
+	return b.request(payments.CreatePayment{AmountMinor: amount, Currency: "USD", SourceAccount: from, DestinationAccount: to, MayFund: from == b.system})
+}
+
+func (b *bank) process(t testing.TB, rs ...payments.Request) []idempotency.Answer {
+	t.Helper()
+	as, err := b.Process(t.Context(), rs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return as
+}
+
+func (b *bank) open(t testing.TB, kind payments.Kind, currency string) uuid.UUID {
+	t.Helper()
+	return decode[payments.Account](t, b.process(t, b.request(payments.CreateAccount{Kind: kind, Currency: currency, Name: "a"}))[0]).ID
+}
+
+// customer opens an account with some money.
+func (b *bank) customer(t testing.TB, balance int64) uuid.UUID {
+	t.Helper()
+	id := b.open(t, payments.Customer, "USD")
+	if balance > 0 {
+		wantStatus(t, b.process(t, b.pay(b.system, id, balance))[0], 201)
+	}
+	return id
+}
+
+func (b *bank) balance(t testing.TB, account uuid.UUID) int64 {
+	t.Helper()
+	return count(t, b.owner, `SELECT balance_minor FROM accounts WHERE id = $1`, account)
+}
+
+func count(t testing.TB, pool *pgxpool.Pool, sql string, args ...any) (n int64) {
+	t.Helper()
+	if err := pool.QueryRow(context.Background(), sql, args...).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func decode[T any](t testing.TB, a idempotency.Answer) (document T) {
+	t.Helper()
+	if err := json.Unmarshal(a.Response.Body, &document); err != nil {
+		t.Fatalf("%d %q: %v", a.Response.Status, a.Response.Body, err)
+	}
+	return document
+}
+
+func wantStatus(t testing.TB, a idempotency.Answer, status int) {
+	t.Helper()
+	if a.Response.Status != status {
+		t.Errorf("answered %s %d %s, want %d", a.State, a.Response.Status, a.Response.Body, status)
+	}
+}
+
+// wantBalanced checks every law that the tables must obey at any moment.
+func (b *bank) wantBalanced(t testing.TB) {
+	t.Helper()
+	for law, sql := range map[string]string{
+		"a balance is the sum of its entries": `SELECT count(*) FROM accounts a LEFT JOIN
+			(SELECT account_id, sum(amount_minor) s, count(*) n, max(entry_no) m FROM ledger_entries GROUP BY 1) e ON e.account_id = a.id
+			WHERE a.balance_minor <> coalesce(e.s, 0) OR a.entry_count <> coalesce(e.n, 0) OR a.entry_count <> coalesce(e.m, 0)`,
+		"entries follow each other without a gap": `SELECT count(*) FROM (SELECT entry_no, balance_after_minor, row_number() OVER w n, sum(amount_minor) OVER w s
+			FROM ledger_entries WINDOW w AS (PARTITION BY account_id ORDER BY entry_no)) e WHERE entry_no <> n OR balance_after_minor <> s`,
+		"entries of a completed payment sum to zero, of a declined one there are none": `SELECT count(*) FROM payments p LEFT JOIN
+			(SELECT payment_id, sum(amount_minor) s, count(*) n, max(amount_minor) a, count(DISTINCT currency) c, min(currency) cur FROM ledger_entries GROUP BY 1) e ON e.payment_id = p.id
+			WHERE CASE p.status WHEN 'completed' THEN (e.s = 0 AND e.n = 2 AND e.a = p.amount_minor AND e.c = 1 AND e.cur = p.currency) IS NOT TRUE ELSE e.n IS NOT NULL END`,
+		"an entry is of its payment's account": `SELECT count(*) FROM ledger_entries e LEFT JOIN payments p ON p.id = e.payment_id
+			WHERE (e.account_id = CASE WHEN e.amount_minor < 0 THEN p.source_account ELSE p.destination_account END) IS NOT TRUE`,
+		"every payment has its one event, in its type": `SELECT count(*) FROM payments p FULL JOIN (SELECT * FROM outbox_events WHERE aggregate_type = 'payments') o
+			ON o.aggregate_id = p.id::text WHERE (o.event_type = 'payment.' || p.status AND o.aggregate_version = 1) IS NOT TRUE`,
+		"every account has its one event": `SELECT count(*) FROM accounts a FULL JOIN (SELECT * FROM outbox_events WHERE aggregate_type = 'accounts') o
+			ON o.aggregate_id = a.id::text WHERE (o.event_type = 'account.opened' AND o.aggregate_version = 1) IS NOT TRUE`,
+		"no event is told twice": `SELECT count(*) - count(DISTINCT event_id) + count(*) - count(DISTINCT aggregate_id) FROM outbox_events`,
+		"an event says what the answer said": `SELECT count(*) FROM outbox_events o WHERE NOT EXISTS (
+			SELECT FROM idempotency_keys k WHERE k.body = o.payload AND k.status = CASE o.event_type WHEN 'payment.declined' THEN 402 ELSE 201 END)`,
+		"every answered payment is recorded under its key": `SELECT count(*) FROM payments p FULL JOIN (SELECT * FROM idempotency_keys
+			WHERE convert_from(body, 'utf8')::jsonb ? 'source_account') k ON k.key = p.idempotency_key AND k.tenant_id = p.tenant_id AND k.client_id = p.client_id
+			AND k.fingerprint = p.fingerprint AND k.request_id = p.request_id WHERE p.id IS NULL OR k.key IS NULL`,
+		"no customer owes": `SELECT count(*) FROM accounts WHERE kind = 'customer' AND balance_minor < 0`,
+	} {
+		if n := count(t, b.owner, sql); n != 0 {
+			t.Errorf("broken %d times: %s", n, law)
+		}
+	}
+}
+
+func soon(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
