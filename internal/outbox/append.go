@@ -43,6 +43,9 @@ func Append(ctx context.Context, tx pgx.Tx, es []Event) error {
 	aggregateTypes, aggregateIDs, types := make([]string, n), make([]string, n), make([]string, n)
 	payloads, headers := make([][]byte, n), make([][]byte, n)
 	for i, e := range es {
+		if e.ID == uuid.Nil {
+			return fmt.Errorf("append events to outbox: event %d of type %s has no id, and consumers would take it for another", i, e.Type)
+		}
 		ids[i], versions[i] = e.ID, e.AggregateVersion
 		aggregateTypes[i], aggregateIDs[i], types[i] = e.AggregateType, e.AggregateID, e.Type
 		payloads[i], headers[i] = e.Payload, []byte("{}")

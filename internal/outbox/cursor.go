@@ -28,7 +28,7 @@ type Message struct {
 	AggregateVersion *int64 // nil: the writer keeps none
 	Type             string
 	Payload          []byte
-	Headers          map[string]string
+	Headers          map[string]any // as they are in the row
 	CreatedAt        time.Time
 }
 
@@ -75,6 +75,8 @@ func newReader(limit int) reader {
 	}
 }
 
+const readTimeout = 10 * time.Second // a connection may have died unseen
+
 // read returns the batch behind position p in the order it must be sent, and the position behind that batch. An empty
 // batch leaves the position as it is, unless it ended a run of chunks.
 func (r reader) read(ctx context.Context, db *pgxpool.Pool, p Position) ([]Message, Position, error) {
@@ -82,6 +84,8 @@ func (r reader) read(ctx context.Context, db *pgxpool.Pool, p Position) ([]Messa
 	if p.ChunkSeen != "" {
 		query, args = r.chunked, []any{p.Last, p.Seen, p.ChunkAfter, p.ChunkSeen}
 	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	var snapshot string
 	rows, err := db.Query(ctx, query, args...)
 	if err != nil {

@@ -39,6 +39,6 @@
 // # To copy it
 //
 // Take this folder and migrations/00003_outbox.sql; create the event's row in the transaction of the change, by Append or
-// by an INSERT of aggregate_type, aggregate_id, event_type and payload. Call the SQL function outbox_events_keep_partitions
+// by an INSERT of aggregate_type, aggregate_id, event_type and payload. Call KeepPartitions
 // now and then, as KeepPartitions does. kafka.go alone knows Kafka: what you will want to edit is there.
 package outbox

@@ -2,9 +2,12 @@ package outbox
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -36,15 +39,42 @@ func (k Kafka) Open(ctx context.Context) (Publisher, error) {
 		kgo.ProducerLinger(0), // franz-go waits 10 ms for company by default; a batch comes complete
 		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
 		kgo.MaxBufferedRecords(50_000),
+		// By default a record that is on its way is waited for beyond the end of its context, for ever if need be. Here an
+		// error throws the client away: it must not keep a relay from ending its term, or from ending.
+		kgo.AllowIdempotentProduceCancellation(),
 	)
 	if err != nil {
 		return nil, fmt.Errorf("make Kafka client: %w", err)
 	}
-	if err := k.ensureTopics(ctx, kadm.NewClient(client)); err != nil {
+	// The first exchange on a connection does not look at ctx: a broker that accepts and says nothing would be waited for.
+	closed := context.AfterFunc(ctx, client.Close)
+	err = k.ensureTopics(ctx, kadm.NewClient(client))
+	if !closed() {
+		return nil, fmt.Errorf("open Kafka: %w", context.Cause(ctx))
+	}
+	if err != nil {
 		client.Close()
 		return nil, err
 	}
 	return &kafkaPublisher{client: client, prefix: k.TopicPrefix, source: k.Source}, nil
+}
+
+// Ping asks whether a broker answers.
+func (k Kafka) Ping(ctx context.Context) error {
+	client, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers...), kgo.ClientID("oncepay-relay"))
+	if err != nil {
+		return fmt.Errorf("make Kafka client: %w", err)
+	}
+	// The first exchange on a connection does not look at ctx: a broker that accepts and says nothing would be waited for.
+	closed := context.AfterFunc(ctx, client.Close)
+	err = client.Ping(ctx)
+	if closed() {
+		client.Close()
+	}
+	if err != nil {
+		return fmt.Errorf("reach Kafka at %s: %w", strings.Join(k.Brokers, ","), err)
+	}
+	return nil
 }
 
 func (k Kafka) ensureTopics(ctx context.Context, admin *kadm.Client) error {
@@ -55,8 +85,16 @@ func (k Kafka) ensureTopics(ctx context.Context, admin *kadm.Client) error {
 	for i, t := range k.Topics {
 		names[i] = k.TopicPrefix + t
 	}
+	there, err := admin.ListTopics(ctx, names...)
+	if err != nil {
+		return fmt.Errorf("list topics: %w", err)
+	}
+	missing := slices.DeleteFunc(names, there.Has) // only these need the right to make topics
+	if len(missing) == 0 {
+		return nil
+	}
 	// -1: the broker's own default of copies.
-	made, err := admin.CreateTopics(ctx, partitions, -1, nil, names...)
+	made, err := admin.CreateTopics(ctx, partitions, -1, nil, missing...)
 	if err != nil {
 		return fmt.Errorf("make topics: %w", err)
 	}
@@ -106,11 +144,24 @@ func (p *kafkaPublisher) record(m *Message) *kgo.Record {
 	if m.AggregateVersion != nil {
 		add("ce_sequence", strconv.FormatInt(*m.AggregateVersion, 10))
 	}
-	add("content-type", "application/json")
+	if _, own := m.Headers["content-type"]; !own {
+		add("content-type", "application/json")
+	}
 	for key, value := range m.Headers {
-		add(key, value)
+		if !strings.HasPrefix(key, "ce_") { // those are the event's own, and there once
+			add(key, text(value))
+		}
 	}
 	return &kgo.Record{Topic: p.prefix + m.AggregateType, Key: []byte(m.AggregateID), Value: m.Payload, Headers: headers}
+}
+
+// text is a header's value: a row that was written by hand may hold more than strings, which must not stop the others.
+func text(value any) string {
+	if s, is := value.(string); is {
+		return s
+	}
+	b, _ := json.Marshal(value) // it was JSON a moment ago
+	return string(b)
 }
 
 // Close gives up what is not acknowledged.

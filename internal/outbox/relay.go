@@ -28,7 +28,7 @@ type Relay struct {
 	Name  string                                       // relays of one name share one cursor and one leader
 	Lease time.Duration                                // how long a leader that vanished is waited for; zero: 3 s
 	Batch int                                          // most new events a read; zero: 1,000
-	Log   *slog.Logger
+	Log   *slog.Logger                                 // nil: slog.Default()
 
 	// Told what happens, for metrics; nil is fine.
 	OnPublish func(events int, took time.Duration) // a batch was acknowledged
@@ -41,6 +41,7 @@ const (
 	idlePoll       = 100 * time.Millisecond // the longest that an event waits for a relay that had nothing to do
 	standbyPoll    = 100 * time.Millisecond // how soon a standby sees that the lease is free
 	publishTimeout = 30 * time.Second       // a broker that took nothing for so long: step down, another relay may reach it
+	settleTimeout  = 5 * time.Second        // how long the batch in hand may take when the relay is to end
 	maxBackoff     = 5 * time.Second
 )
 
@@ -51,7 +52,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	host, _ := os.Hostname()
 	holder := fmt.Sprintf("%s/%d/%s", host, os.Getpid(), uuid.NewString()[:8])
 	for failures := 0; ctx.Err() == nil; {
-		term, position, err := elect(ctx, r.DB, r.Name, holder, r.Lease)
+		term, err := elect(ctx, r.DB, r.Name, holder, r.Lease)
 		switch {
 		case errors.Is(err, ErrRestored):
 			return err
@@ -60,10 +61,10 @@ func (r *Relay) Run(ctx context.Context) error {
 			sleep(ctx, standbyPoll)
 			continue
 		case err == nil:
-			r.Log.InfoContext(ctx, "leading", "relay", r.Name, "holder", holder, "fencing_token", term.token, "last_id", position.Last)
+			r.Log.InfoContext(ctx, "leading", "relay", r.Name, "holder", holder, "fencing_token", term.token, "last_id", term.at.Last)
 			r.OnLeader(true)
 			var progress bool
-			progress, err = r.lead(ctx, term, position)
+			progress, err = r.lead(ctx, term)
 			r.OnLeader(false)
 			if progress {
 				failures = 0
@@ -86,6 +87,9 @@ func (r *Relay) setDefaults() {
 	if r.Batch == 0 {
 		r.Batch = 1000
 	}
+	if r.Log == nil {
+		r.Log = slog.Default()
+	}
 	if r.OnPublish == nil {
 		r.OnPublish = func(int, time.Duration) {}
 	}
@@ -98,7 +102,7 @@ func (r *Relay) setDefaults() {
 }
 
 // lead moves batches until ctx ends (nil) or the term does, and says whether it moved any.
-func (r *Relay) lead(ctx context.Context, t *term, p Position) (progress bool, err error) {
+func (r *Relay) lead(ctx context.Context, t *term) (progress bool, err error) {
 	defer t.release(ctx)
 	publisher, err := r.open(ctx, t)
 	if err != nil {
@@ -109,7 +113,7 @@ func (r *Relay) lead(ctx context.Context, t *term, p Position) (progress bool, e
 	reader := newReader(r.Batch)
 	wait, renewed := busyPoll, time.Now()
 	for ctx.Err() == nil {
-		batch, next, err := reader.read(ctx, r.DB, p)
+		batch, next, err := reader.read(ctx, r.DB, t.at)
 		if err != nil {
 			return progress, ignoreEnd(ctx, err)
 		}
@@ -121,11 +125,11 @@ func (r *Relay) lead(ctx context.Context, t *term, p Position) (progress bool, e
 		}
 		// Crash point: sent but the cursor not moved. The batch is sent again, under the same event ids.
 		switch {
-		case next != p: // what is acknowledged is written down even when ctx has just ended
+		case next != t.at: // what is acknowledged is written down even when ctx has just ended
 			if err := t.move(context.WithoutCancel(ctx), next); err != nil {
 				return progress, err
 			}
-			p, progress, renewed, wait = next, true, time.Now(), busyPoll
+			progress, renewed, wait = true, time.Now(), busyPoll
 		case time.Since(renewed) > r.Lease/3:
 			if err := t.renew(ctx); err != nil {
 				return progress, ignoreEnd(ctx, err)
@@ -146,13 +150,21 @@ func (r *Relay) open(ctx context.Context, t *term) (p Publisher, err error) {
 		p, err = r.Open(ctx)
 		return err
 	})
+	if err != nil && p != nil { // it opened, but the lease was lost meanwhile
+		p.Close()
+		p = nil
+	}
 	return p, err
 }
 
 func (r *Relay) publish(ctx context.Context, t *term, p Publisher, batch []Message) error {
 	start := time.Now()
-	// A batch that was begun is finished although ctx ends: half of it may be on the broker already.
-	err := r.whileLeading(context.WithoutCancel(ctx), t, func(ctx context.Context) error { return p.Publish(ctx, batch) })
+	// A batch that was begun is finished although ctx ends: half of it may be on the broker already. But a broker that is
+	// away does not keep the relay from ending.
+	settling, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(settleTimeout, cancel) })()
+	err := r.whileLeading(settling, t, func(ctx context.Context) error { return p.Publish(ctx, batch) })
 	if err == nil {
 		r.OnPublish(len(batch), time.Since(start))
 	}
@@ -174,8 +186,7 @@ func (r *Relay) whileLeading(ctx context.Context, t *term, do func(context.Conte
 		case <-tick.C:
 			if err := t.renew(ctx); err != nil {
 				cancel()
-				<-done
-				return err
+				return errors.Join(err, <-done)
 			}
 		}
 	}

@@ -19,13 +19,16 @@ type Partitions struct {
 }
 
 // KeepPartitions makes the outbox's partitions of the coming days and drops those that are older than keep and were sent
-// by every relay. A writer waits at most 50 ms for it; when it would wait longer itself, it gives up with SQLSTATE 55P03:
-// call it again.
+// by every relay, in two transactions. A writer waits at most 50 ms for it; when it would wait longer itself, it gives up
+// with SQLSTATE 55P03: call it again.
 func KeepPartitions(ctx context.Context, db *pgxpool.Pool, keep time.Duration) (p Partitions, err error) {
-	err = db.QueryRow(ctx, `SELECT made, dropped, days_ahead, default_rows FROM outbox_events_keep_partitions($1, $2)`, DaysAhead, keep).
-		Scan(&p.Made, &p.Dropped, &p.DaysAhead, &p.DefaultRows)
+	err = db.QueryRow(ctx, `SELECT made, days_ahead, default_rows FROM outbox_events_make_partitions($1)`, DaysAhead).
+		Scan(&p.Made, &p.DaysAhead, &p.DefaultRows)
 	if err != nil {
-		return Partitions{}, fmt.Errorf("keep outbox partitions: %w", err)
+		return Partitions{}, fmt.Errorf("make outbox partitions: %w", err)
+	}
+	if err := db.QueryRow(ctx, `SELECT outbox_events_drop_partitions($1)`, keep).Scan(&p.Dropped); err != nil {
+		return p, fmt.Errorf("drop outbox partitions: %w", err)
 	}
 	return p, nil
 }

@@ -1,0 +1,95 @@
+// Command relay moves events from the outbox to Kafka. Run as many as you like: one leads, the others wait.
+package main
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/oncepay/oncepay/internal/config"
+	"github.com/oncepay/oncepay/internal/outbox"
+	"github.com/oncepay/oncepay/internal/postgres"
+	"github.com/oncepay/oncepay/internal/program"
+	"github.com/oncepay/oncepay/internal/telemetry"
+	"github.com/oncepay/oncepay/migrations"
+)
+
+func main() {
+	os.Exit(program.Main(relay, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
+}
+
+var relay = program.Program{
+	Name:    "relay",
+	About:   "relay reads the outbox of Postgres into Kafka, and keeps the daily partitions of outbox and idempotency keys.",
+	Usage:   config.Usage("relay"),
+	Example: "DATABASE_URL=postgres://relay:secret@localhost:5432/oncepay KAFKA_BROKERS=localhost:9092 relay",
+	Run:     run,
+	Probe: func(getenv func(string) string) (string, error) {
+		cfg, err := config.LoadRelay(getenv)
+		return cfg.AdminAddr, err
+	},
+}
+
+// topics are the aggregate types that this service writes events of.
+var topics = []string{"payments", "accounts"}
+
+func run(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
+	cfg, err := config.LoadRelay(getenv)
+	if err != nil {
+		return err
+	}
+	log := telemetry.Logger(stderr, cfg.LogLevel, cfg.LogFormat)
+	slog.SetDefault(log)
+	reg := telemetry.NewRegistry()
+	metrics := telemetry.NewRelay(reg)
+
+	kafka := outbox.Kafka{Brokers: cfg.Brokers, TopicPrefix: cfg.TopicPrefix, Topics: topics, Source: "/oncepay"}
+	pool, err := connect(ctx, cfg, kafka, log)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	admin, err := telemetry.ListenAdmin(cfg.AdminAddr, reg, pool.Ping)
+	if err != nil {
+		return err
+	}
+
+	u := &upkeep{pool: pool, cfg: cfg, metrics: metrics, log: log}
+	r := &outbox.Relay{
+		DB: pool, Open: kafka.Open, Name: cfg.Name, Lease: cfg.Lease, Batch: cfg.Batch, Log: log,
+		OnPublish: metrics.Published,
+		OnLeader:  u.lead,
+		OnError:   func(error) { metrics.Error("publish") },
+	}
+	log.InfoContext(ctx, "relay started", "relay", cfg.Name, "topics", cfg.TopicPrefix+"*", "admin_addr", admin.Addr())
+	defer log.InfoContext(ctx, "relay stopped")
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return r.Run(ctx) })
+	g.Go(func() error { return u.run(ctx) })
+	g.Go(func() error { return admin.Run(ctx) })
+	return g.Wait()
+}
+
+// connect opens the database and asks the broker once, side by side, and reports the problems of both: a program that
+// cannot work is to say so at start. Later outages are waited out.
+func connect(ctx context.Context, cfg config.Relay, kafka outbox.Kafka, log *slog.Logger) (pool *pgxpool.Pool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 4*time.Second)
+	defer cancel()
+	broker := make(chan error, 1)
+	go func() { broker <- kafka.Ping(ctx) }()
+	pool, err = postgres.Open(ctx, cfg.DatabaseURL, "relay", 4, log)
+	if err == nil {
+		err = migrations.Check(ctx, pool)
+	}
+	err = errors.Join(err, <-broker)
+	if err != nil && pool != nil {
+		pool.Close()
+	}
+	return pool, err
+}
