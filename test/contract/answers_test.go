@@ -1,0 +1,319 @@
+package contract_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/oncepay/oncepay/internal/credentials"
+	"github.com/oncepay/oncepay/internal/httpapi"
+	"github.com/oncepay/oncepay/internal/idempotency"
+	"github.com/oncepay/oncepay/internal/payments"
+)
+
+const (
+	accountsPath = "/api/v1/accounts"
+	paymentsPath = "/api/v1/payments"
+	keysPath     = "/api/v1/idempotency-keys"
+)
+
+// One test, because it ends with the question whether all documented answers were seen.
+func TestEveryDocumentedAnswerIsGivenAsDescribed(t *testing.T) {
+	t.Parallel()
+	s, f := start(t), newReferee(t)
+	s.paymentOutcomes(t, f)
+	for path, body := range s.posts() {
+		s.postsUnderAKey(t, f, path, body)
+		s.malformedPosts(t, f, path, body)
+	}
+	s.invalidMembers(t, f)
+	s.reads(t, f)
+	s.refusedReads(t, f)
+	s.withoutOperation(t, f)
+	s.inTrouble(t, f)
+	f.complete(t)
+}
+
+func (s *service) posts() map[string]string {
+	return map[string]string{accountsPath: `{"currency":"USD","name":"till"}`, paymentsPath: payment(1, "USD", s.rich, s.poor)}
+}
+
+func payment(amount int64, currency string, source, destination uuid.UUID) string {
+	return fmt.Sprintf(`{"amount_minor":%d,"currency":%q,"source_account":%q,"destination_account":%q}`, amount, currency, source, destination)
+}
+
+func (s *service) post(name, path, key, body string, status int, code string) call {
+	return call{name: name, handler: s, method: http.MethodPost, path: path, bearer: s.ordinary, key: key, body: body, status: status, code: code}
+}
+
+func (s *service) get(name, path string, status int, code string) call {
+	return call{name: name, handler: s, method: http.MethodGet, path: path, bearer: s.ordinary, status: status, code: code}
+}
+
+func (s *service) paymentOutcomes(t *testing.T, f *referee) {
+	t.Helper()
+	everything := strings.TrimSuffix(payment(1, "USD", s.rich, s.poor), "}") +
+		`,"description":"two\nlines","metadata":{"order":"4711"},"client_reference":"r-1"}`
+	brim := s.open(t, payments.Customer, "USD")
+	s.spoil(t, `UPDATE accounts SET balance_minor = 9223372036854775807 WHERE id = $1`, brim)
+	for _, c := range []call{
+		s.post("completed", paymentsPath, `"quoted,key"`, everything, 201, ""),
+		s.post("declined", paymentsPath, "declined", payment(1_000_000, "USD", s.poor, s.rich), 402, "insufficient-funds"),
+		s.post("from a system account", paymentsPath, "forbidden", payment(1, "USD", s.system, s.rich), 403, "funding-forbidden"),
+		s.post("unknown account", paymentsPath, "unknown", payment(1, "USD", s.rich, uuid.New()), 422, "unknown-account"),
+		s.post("other currency", paymentsPath, "mixed", payment(1, "USD", s.rich, s.euros), 422, "currency-mismatch"),
+		s.post("full to the brim", paymentsPath, "brim", payment(1, "USD", s.rich, brim), 422, "amount-out-of-range"),
+	} {
+		first, again := f.judge(t, c), f.judge(t, c)
+		if first.Body.String() != again.Body.String() {
+			t.Errorf("%s: the repeat differs: %s, %s", c.name, first.Body, again.Body)
+		}
+		for header, want := range map[string]bool{"Idempotent-Replayed": true, "Original-Request-Id": false, "Original-Date": false} {
+			if got := first.Header().Get(header) != ""; got != want || again.Header().Get(header) == "" {
+				t.Errorf("%s: %s is %q, and on the repeat %q", c.name, header, first.Header().Get(header), again.Header().Get(header))
+			}
+		}
+		if first.Header().Get("Idempotent-Replayed") != "false" || again.Header().Get("Idempotent-Replayed") != "true" {
+			t.Errorf("%s: first answer and repeat do not say which they are", c.name)
+		}
+	}
+	funded := s.post("with the scope", paymentsPath, "funded", payment(5, "USD", s.system, s.rich), 201, "")
+	funded.bearer = s.funding
+	f.judge(t, funded)
+}
+
+func (s *service) postsUnderAKey(t *testing.T, f *referee, path, body string) {
+	t.Helper()
+	first := s.post("first", path, "k"+path, body, 201, "")
+	first.header = map[string]string{"Prefer": "wait=5", "X-Request-Id": "contract-1"}
+	f.judge(t, first)
+	other := s.post("another body", path, "k"+path, strings.Replace(body, "USD", "EUR", 1), 422, "idempotency-key-reused")
+	f.judge(t, other)
+
+	s.hold(t, "held"+path)
+	held := s.post("another attempt at work", path, "held"+path, body, 409, "request-in-progress")
+	f.judge(t, held)
+	held.header = map[string]string{"Prefer": "wait=0"}
+	if applied := f.judge(t, held).Header().Get("Preference-Applied"); applied != "wait=0" {
+		t.Errorf("%s: Preference-Applied is %q", path, applied)
+	}
+
+	limited := s.with(func(o *httpapi.Options) { o.RateLimit = 0.001 })
+	for i, c := range []call{
+		s.post("within the rate", path, "rate1"+path, body, 201, ""),
+		s.post("over the rate", path, "rate2"+path, body, 429, "rate-limited"),
+		s.post("over the rate, a repeat", path, "rate1"+path, body, 201, ""),
+	} {
+		if c.handler = limited; i == 1 {
+			c.header = map[string]string{"Prefer": "wait=1"}
+		}
+		f.judge(t, c)
+	}
+
+	f.judge(t, s.post("by a newer version", path, "newer"+path, body, 201, ""))
+	s.spoil(t, `UPDATE idempotency_keys SET fingerprint_version = 99 WHERE key = $1`, "newer"+path)
+	f.judge(t, s.post("by a newer version", path, "newer"+path, body, 503, "idempotency-key-unreadable"))
+
+	for code, err := range map[string]error{"outcome-unknown": idempotency.ErrOutcomeUnknown, "unavailable": context.DeadlineExceeded} {
+		c := s.post("Submit fails", path, "fails", body, 503, code)
+		c.handler = s.with(func(o *httpapi.Options) {
+			o.Submit = func(context.Context, payments.Request) (idempotency.Answer, error) { return idempotency.Answer{}, err }
+		})
+		f.judge(t, c)
+	}
+	c := s.post("Submit panics", path, "panics", body, 500, "internal")
+	c.handler = s.with(func(o *httpapi.Options) {
+		o.Submit = func(context.Context, payments.Request) (idempotency.Answer, error) { panic(errUnforeseen) }
+	})
+	f.judge(t, c)
+}
+
+// late is a body whose rest does not come before the server's deadline.
+type late struct{}
+
+func (late) Read([]byte) (int, error) { return 0, os.ErrDeadlineExceeded }
+
+func (s *service) malformedPosts(t *testing.T, f *referee, path, body string) {
+	t.Helper()
+	slow := s.post("slow", path, "k1", "", 408, "request-timeout")
+	slow.reader = late{}
+	xml := s.post("another media type", path, "k1", body, 415, "unsupported-media-type")
+	xml.header = map[string]string{"Content-Type": "application/xml"}
+	packed := s.post("compressed", path, "k1", body, 415, "unsupported-media-type")
+	packed.header = map[string]string{"Content-Encoding": "gzip"}
+	nobody := s.post("no credential", path, "k1", body, 401, "unauthorized")
+	nobody.bearer = ""
+	for _, c := range []call{
+		s.post("no key", path, "", body, 400, "idempotency-key-missing"),
+		s.post("list of keys", path, "k1,k2", body, 400, "idempotency-key-invalid"),
+		s.post("long key", path, strings.Repeat("k", 256), body, 400, "idempotency-key-invalid"),
+		s.post("blank in a quoted key", path, `"k 1"`, body, 400, "idempotency-key-invalid"),
+		s.post("query", path+"?limit=1", "k1", body, 400, "invalid-query"),
+		s.post("empty", path, "k1", "", 400, "malformed-json"),
+		s.post("cut", path, "k1", body[:20], 400, "malformed-json"),
+		s.post("array", path, "k1", "["+body+"]", 400, "malformed-json"),
+		s.post("no UTF-8", path, "k1", "{\"currency\":\"\xff\"}", 400, "invalid-encoding"),
+		s.post("duplicate", path, "k1", `{"currency":"USD","currency":"EUR"}`, 400, "duplicate-member"),
+		s.post("large", path, "k1", strings.Repeat(" ", 64<<10)+body, 413, "body-too-large"),
+		s.post("unknown member", path, "k1", strings.Replace(body, "{", `{"status":"completed",`, 1), 422, "unknown-field"),
+		s.post("other case", path, "k1", strings.Replace(body, "currency", "Currency", 1), 422, "unknown-field"),
+		s.post("null", path, "k1", strings.Replace(body, `"USD"`, "null", 1), 422, "invalid-field"),
+		s.post("unknown currency", path, "k1", strings.Replace(body, "USD", "XXX", 1), 422, "invalid-currency"),
+		slow, xml, packed, nobody,
+	} {
+		f.judge(t, c)
+	}
+}
+
+func (s *service) invalidMembers(t *testing.T, f *referee) {
+	t.Helper()
+	with := func(member string) string { return strings.Replace(s.posts()[paymentsPath], "{", "{"+member+",", 1) }
+	amount := func(v string) string {
+		return strings.Replace(s.posts()[paymentsPath], `"amount_minor":1,`, `"amount_minor":`+v+`,`, 1)
+	}
+	for _, v := range []string{`"100"`, "0", "-1", "2.5", "1000000000001", "null", "99999999999999999999"} {
+		f.judge(t, s.post("amount "+v, paymentsPath, "k1", amount(v), 422, "invalid-amount"))
+	}
+	var pairs []string
+	for i := range 21 {
+		pairs = append(pairs, fmt.Sprintf(`"%d":""`, i))
+	}
+	for name, member := range map[string]string{
+		"long description":  `"description":"` + strings.Repeat("é", 501) + `"`,
+		"control character": `"client_reference":"\u009f"`,
+		"long reference":    `"client_reference":"` + strings.Repeat("r", 256) + `"`,
+		"many pairs":        `"metadata":{` + strings.Join(pairs, ",") + `}`,
+		"number as value":   `"metadata":{"a":1}`,
+		"empty name":        `"metadata":{"":"a"}`,
+		"long name":         `"metadata":{"` + strings.Repeat("n", 41) + `":""}`,
+		"long value":        `"metadata":{"a":"` + strings.Repeat("v", 501) + `"}`,
+	} {
+		f.judge(t, s.post(name, paymentsPath, "k1", with(member), 422, "invalid-field"))
+	}
+	for name, member := range map[string]string{
+		"longest description": `"description":"` + strings.Repeat("é", 500) + `"`,
+		"most pairs":          `"metadata":{` + strings.Join(pairs[:20], ",") + `}`,
+		"longest pair":        `"metadata":{"` + strings.Repeat("n", 40) + `":"` + strings.Repeat("é", 500) + `"}`,
+		"longest reference":   `"client_reference":"` + strings.Repeat("r", 255) + `"`,
+	} {
+		f.judge(t, s.post(name, paymentsPath, strings.ReplaceAll(name, " ", "-"), with(member), 201, ""))
+	}
+	for _, c := range []call{
+		s.post("major units", paymentsPath, "k1", with(`"amount":250.00`), 422, "invalid-amount"),
+		s.post("account in capitals", paymentsPath, "k1", strings.Replace(s.posts()[paymentsPath], s.rich.String(), strings.ToUpper(s.rich.String()), 1), 422, "invalid-field"),
+		s.post("to itself", paymentsPath, "k1", payment(1, "USD", s.rich, s.rich), 422, "same-account"),
+		s.post("long name", accountsPath, "k1", `{"currency":"USD","name":"`+strings.Repeat("é", 101)+`"}`, 422, "invalid-field"),
+		s.post("longest name", accountsPath, "longest-name", `{"currency":"JPY","name":"`+strings.Repeat("é", 100)+`"}`, 201, ""),
+		s.post("longest key", accountsPath, strings.Repeat("~", 255), `{"currency":"KWD"}`, 201, ""),
+	} {
+		f.judge(t, c)
+	}
+}
+
+func (s *service) reads(t *testing.T, f *referee) {
+	t.Helper()
+	done := f.judge(t, s.post("for reading", paymentsPath, "read/me", payment(1, "USD", s.rich, s.poor), 201, ""))
+	location := done.Header().Get("Location")
+	if again := f.judge(t, s.get("the payment", location, 200, "")); again.Body.String() != done.Body.String() {
+		t.Errorf("made as %s, read as %s", done.Body, again.Body)
+	}
+	declined := f.judge(t, s.post("a declined one", paymentsPath, "declined-too", payment(1_000_000, "USD", s.poor, s.rich), 402, "insufficient-funds"))
+	instance := declined.Body.String()
+	instance = instance[strings.Index(instance, `"instance":"`)+len(`"instance":"`):]
+	for _, c := range []call{
+		s.get("the declined payment", instance[:strings.IndexByte(instance, '"')], 200, ""),
+		s.get("payments", paymentsPath, 200, ""),
+		s.get("the first page", paymentsPath+"?limit=1", 200, ""),
+		s.get("payments of an account", paymentsPath+"?limit=100&account="+s.poor.String()+"&from=2026-01-01T00:00:00Z&to=2999-01-01T00:00:00%2B01:00", 200, ""),
+		s.get("no payments", paymentsPath+"?account="+uuid.NewString(), 200, ""),
+		s.get("an account", accountsPath+"/"+s.rich.String(), 200, ""),
+		s.get("a system account", accountsPath+"/"+s.system.String(), 200, ""),
+		s.get("entries", accountsPath+"/"+s.system.String()+"/entries", 200, ""),
+		s.get("the first entry", accountsPath+"/"+s.rich.String()+"/entries?limit=1", 200, ""),
+		s.get("a finished key", keysPath+"/funded", 200, ""),
+		s.get("a key that was refused", keysPath+"/declined", 200, ""),
+		s.get("an unknown key", keysPath+"/never", 200, ""),
+	} {
+		f.judge(t, c)
+	}
+	s.hold(t, "held")
+	if w := f.judge(t, s.get("a held key", keysPath+"/held", 200, "")); !strings.Contains(w.Body.String(), `"in_progress"`) {
+		t.Errorf("a held key is %s", w.Body)
+	}
+	for _, path := range []string{"/livez", "/readyz"} {
+		f.judge(t, call{name: "health", handler: s, method: http.MethodGet, path: path, status: 200})
+	}
+}
+
+func (s *service) refusedReads(t *testing.T, f *referee) {
+	t.Helper()
+	account := accountsPath + "/" + s.rich.String()
+	foreign := s.get("of another tenant", account, 404, "not-found")
+	foreign.bearer = s.stranger
+	for _, c := range []call{
+		foreign,
+		s.get("no such payment", paymentsPath+"/"+uuid.NewString(), 404, "not-found"),
+		s.get("no id", accountsPath+"/1", 404, "not-found"),
+		s.get("entries of no account", accountsPath+"/"+uuid.NewString()+"/entries", 404, "not-found"),
+		s.get("query", account+"?x=1", 400, "invalid-query"),
+		s.get("query", paymentsPath+"/"+uuid.NewString()+"?x=1", 400, "invalid-query"),
+		s.get("query", keysPath+"/k?x=1", 400, "invalid-query"),
+		s.get("limit", account+"/entries?limit=0", 400, "invalid-query"),
+		s.get("limit and time", paymentsPath+"?limit=101&from=yesterday", 400, "invalid-query"),
+		s.get("cursor", account+"/entries?cursor=x", 400, "invalid-cursor"),
+		s.get("cursor", paymentsPath+"?cursor=x", 400, "invalid-cursor"),
+		s.get("long key", keysPath+"/"+strings.Repeat("k", 256), 400, "idempotency-key-invalid"),
+	} {
+		f.judge(t, c)
+	}
+}
+
+func (s *service) withoutOperation(t *testing.T, f *referee) {
+	t.Helper()
+	for _, c := range []call{
+		{method: http.MethodGet, path: "/", status: 404, code: "not-found"},
+		{method: http.MethodGet, path: "/api/v1/refunds", status: 404, code: "not-found"},
+		{method: http.MethodGet, path: accountsPath, status: 405, code: "method-not-allowed"},
+		{method: http.MethodPut, path: paymentsPath, status: 405, code: "method-not-allowed"},
+		{method: http.MethodDelete, path: paymentsPath + "/" + uuid.NewString(), status: 405, code: "method-not-allowed"},
+		{method: http.MethodPost, path: "/livez", status: 405, code: "method-not-allowed"},
+	} {
+		c.name, c.handler, c.bearer, c.key = "no operation", s, s.ordinary, "k1"
+		f.judge(t, c)
+	}
+}
+
+// inTrouble asks every operation without a credential, without a database, and with one that refuses.
+func (s *service) inTrouble(t *testing.T, f *referee) {
+	t.Helper()
+	down := s.with(func(o *httpapi.Options) {
+		o.Credentials, o.Read = credentials.NewVerifier(nowhere(t), time.Now), nowhere(t)
+		o.Ready = func(context.Context) error { return errUnforeseen }
+	})
+	broken := s.with(func(o *httpapi.Options) { // api_read must not see credentials
+		o.Credentials = credentials.NewVerifier(s.db.Pool(t, "api_read"), time.Now)
+	})
+	id := "/" + uuid.NewString()
+	calls := []call{
+		s.get("", paymentsPath, 0, ""), s.get("", paymentsPath+id, 0, ""), s.get("", accountsPath+id, 0, ""),
+		s.get("", accountsPath+id+"/entries", 0, ""), s.get("", keysPath+"/k", 0, ""),
+	}
+	for path, body := range s.posts() {
+		calls = append(calls, s.post("", path, "trouble", body, 0, ""))
+	}
+	for _, c := range calls {
+		c.name, c.status, c.code, c.handler = "database down", 503, "unavailable", down
+		f.judge(t, c)
+		c.name, c.status, c.code, c.handler = "database broken", 500, "internal", broken
+		f.judge(t, c)
+		c.name, c.status, c.code, c.handler, c.bearer = "bad credential", 401, "unauthorized", s, "oncepay_x"
+		f.judge(t, c)
+	}
+	f.judge(t, call{name: "not ready", handler: down, method: http.MethodGet, path: "/readyz", status: 503, code: "unavailable"})
+}

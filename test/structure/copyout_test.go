@@ -1,0 +1,107 @@
+package structure
+
+import (
+	"database/sql"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/fstest"
+
+	_ "github.com/jackc/pgx/v5/stdlib"
+	"github.com/pressly/goose/v3"
+
+	"github.com/oncepay/oncepay/internal/testenv"
+)
+
+const root = "../.."
+
+// copyable names the packages that are made to be copied, and the one migration that goes with each; none: it has none.
+var copyable = map[string]string{
+	"idempotency": "00002_idempotency.sql",
+	"outbox":      "00003_outbox.sql",
+	"inbox":       "00005_inbox.sql",
+}
+
+func TestACopyableFolderCompilesUnchangedInAnEmptyModule(t *testing.T) {
+	t.Parallel()
+	for name := range copyable {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			for _, file := range goFiles(t, "internal/"+name) {
+				write(t, filepath.Join(dir, name, filepath.Base(file)), read(t, file))
+			}
+			// The versions that we build with; an own module would choose by itself.
+			goMod := strings.Replace(read(t, filepath.Join(root, "go.mod")), "module github.com/oncepay/oncepay", "module example.com/copied", 1)
+			write(t, filepath.Join(dir, "go.mod"), goMod)
+			write(t, filepath.Join(dir, "go.sum"), read(t, filepath.Join(root, "go.sum")))
+			cmd := exec.Command("go", "build", "-mod=mod", "./...")
+			cmd.Dir = dir
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Fatalf("go build: %v\n%s", err, out)
+			}
+		})
+	}
+}
+
+func TestACopyablePackagesMigrationStandsAlone(t *testing.T) {
+	t.Parallel()
+	for name, migration := range copyable {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, err := sql.Open("pgx", testenv.EmptyDatabase(t).URL)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer db.Close()
+			only := fstest.MapFS{migration: &fstest.MapFile{Data: []byte(read(t, filepath.Join(root, "migrations", migration)))}}
+			provider, err := goose.NewProvider(goose.DialectPostgres, db, only)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := provider.Up(t.Context()); err != nil {
+				t.Fatalf("up: %v", err)
+			}
+			if _, err := provider.DownTo(t.Context(), 0); err != nil {
+				t.Fatalf("down: %v", err)
+			}
+		})
+	}
+}
+
+// goFiles lists the files of a folder that belong to the product.
+func goFiles(t *testing.T, folder string) []string {
+	t.Helper()
+	all, err := filepath.Glob(filepath.Join(root, folder, "*.go"))
+	if err != nil || len(all) == 0 {
+		t.Fatalf("no files in %s: %v", folder, err)
+	}
+	var files []string
+	for _, f := range all {
+		if !strings.HasSuffix(f, "_test.go") {
+			files = append(files, filepath.ToSlash(f))
+		}
+	}
+	return files
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func write(t *testing.T, file, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

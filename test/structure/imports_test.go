@@ -1,0 +1,134 @@
+// Package structure holds tests of the module's shape: who may import whom, and that the packages that are made to be
+// copied can be.
+package structure
+
+import (
+	"encoding/json"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/oncepay/oncepay/"
+
+// rule says what a package may import, tests aside.
+type rule struct {
+	inside  []string // of this module
+	outside []string // modules beyond the standard library, by prefix; nil: as needed
+}
+
+const (
+	pgx  = "github.com/jackc/pgx/v5"
+	kgo  = "github.com/twmb/franz-go"
+	uuid = "github.com/google/uuid"
+	otel = "go.opentelemetry.io"
+	prom = "github.com/prometheus"
+)
+
+// table is the import table of docs/design.md. A package that is not in it has no place yet.
+var table = map[string]rule{
+	"internal/idempotency": {nil, []string{pgx, uuid}},
+	"internal/outbox":      {nil, []string{pgx, uuid, kgo}},
+	"internal/inbox":       {nil, []string{pgx, uuid, kgo}},
+	"internal/credentials": {nil, []string{pgx, uuid}},
+	"internal/payments":    {[]string{"internal/idempotency", "internal/outbox"}, []string{pgx, uuid}},
+	"internal/statements":  {[]string{"internal/inbox"}, []string{pgx, uuid}},
+	"internal/httpapi": {
+		[]string{"internal/payments", "internal/idempotency", "internal/credentials", "api"},
+		[]string{pgx, uuid, "github.com/go-chi/chi/v5"},
+	},
+	"internal/config":    {nil, []string{pgx}},
+	"internal/telemetry": {nil, []string{otel, prom}},
+	"internal/postgres":  {nil, []string{pgx, "golang.org/x/sys"}},
+	"internal/program":   {nil, []string{}},
+	"internal/child":     {nil, []string{}},
+	"internal/embedded":  {nil, []string{pgx, kgo, "github.com/xi2/xz"}},
+	"internal/testenv":   {[]string{"internal/embedded", "migrations"}, nil},
+	"api":                {nil, []string{}},
+	"migrations":         {nil, []string{pgx, "github.com/pressly/goose/v3"}},
+	"cmd/api":            {[]string{"api", "internal/*", "migrations"}, nil},
+	"cmd/relay":          {[]string{"internal/*", "migrations"}, nil},
+	"cmd/consumer":       {[]string{"internal/*", "migrations"}, nil},
+	"cmd/migrate":        {[]string{"internal/*", "migrations"}, nil},
+	"cmd/demo":           {[]string{"internal/*", "migrations"}, nil},
+	"test/servers":       {[]string{"internal/testenv", "internal/embedded"}, nil},
+	"test/structure":     {nil, nil},
+	"test/e2e":           {nil, nil},
+	"test/contract":      {nil, nil},
+}
+
+// onlyFor lists packages that no other program than those named may contain.
+var onlyFor = map[string][]string{
+	"internal/testenv":  {"test/servers"},
+	"internal/embedded": {"cmd/demo", "internal/testenv", "test/servers"},
+	"internal/child":    {"cmd/demo", "test/e2e"},
+}
+
+func TestPackagesImportWhatTheTableAllowsAndNothingElse(t *testing.T) {
+	t.Parallel()
+	for _, p := range list(t) {
+		name := strings.TrimPrefix(p.ImportPath, module)
+		rule, known := table[name]
+		if !known {
+			t.Errorf("%s is not in the table: give it a place in docs/design.md and here", name)
+			continue
+		}
+		for _, imported := range p.Imports {
+			inside, ours := strings.CutPrefix(imported, module)
+			switch {
+			case ours && !allowed(rule.inside, inside):
+				t.Errorf("%s imports %s", name, inside)
+			case ours && onlyFor[inside] != nil && !slices.Contains(onlyFor[inside], name):
+				t.Errorf("%s imports %s, which is for %v", name, inside, onlyFor[inside])
+			case !ours && strings.Contains(imported, ".") && rule.outside != nil && !allowed(rule.outside, imported):
+				t.Errorf("%s imports %s", name, imported)
+			}
+		}
+	}
+}
+
+func TestOnlyOneFileOfEachPackageKnowsKafka(t *testing.T) {
+	t.Parallel()
+	for _, folder := range []string{"internal/outbox", "internal/inbox"} {
+		for _, file := range goFiles(t, folder) {
+			if strings.Contains(read(t, file), `"`+kgo) != strings.HasSuffix(file, "/kafka.go") {
+				t.Errorf("%s: kafka.go and no other file imports franz-go", file)
+			}
+		}
+	}
+}
+
+// allowed says whether name is in list, or below a prefix in it; "internal/*" stands for all of internal.
+func allowed(list []string, name string) bool {
+	return slices.ContainsFunc(list, func(a string) bool {
+		prefix, all := strings.CutSuffix(a, "*")
+		return name == a || strings.HasPrefix(name, a+"/") || all && strings.HasPrefix(name, prefix)
+	})
+}
+
+type pkg struct {
+	ImportPath string
+	Imports    []string
+}
+
+func list(t *testing.T) []pkg {
+	t.Helper()
+	cmd := exec.Command("go", "list", "-json=ImportPath,Imports", "./...")
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var ps []pkg
+	for d := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p pkg
+		if err := d.Decode(&p); err == io.EOF {
+			return ps
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		ps = append(ps, p)
+	}
+}
