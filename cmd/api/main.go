@@ -59,14 +59,22 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	if err != nil {
 		return err
 	}
-	defer flush(ctx, stopTracing, log)
+	defer stopTracing()
 
-	write, read, err := connect(ctx, cfg, log)
+	var write, read *pgxpool.Pool
+	err = program.Together(ctx, func(ctx context.Context) (err error) {
+		if write, err = postgres.Open(ctx, cfg.DatabaseURL, "api", cfg.DatabasePool, log); err != nil {
+			return err
+		}
+		return migrations.Check(ctx, write)
+	}, func(ctx context.Context) (err error) {
+		read, err = postgres.Open(ctx, cfg.DatabaseReadURL, "api-read", cfg.ReadPool, log)
+		return err
+	})
+	defer postgres.Close(write, read)
 	if err != nil {
 		return err
 	}
-	defer write.Close()
-	defer read.Close()
 	reg := telemetry.NewRegistry()
 	metrics := telemetry.NewAPI(reg)
 	telemetry.WatchPool(reg, "write", write.Stat)
@@ -135,42 +143,4 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 		return nil
 	})
 	return g.Wait()
-}
-
-// connect opens both pools side by side and reports the problems of both.
-func connect(ctx context.Context, cfg config.API, log *slog.Logger) (write, read *pgxpool.Pool, err error) {
-	var g errgroup.Group
-	var writeErr, readErr error
-	g.Go(func() error {
-		if write, writeErr = postgres.Open(ctx, cfg.DatabaseURL, "api", int32(cfg.DatabasePool), log); writeErr == nil { //nolint:gosec // at most 1,000
-			writeErr = migrations.Check(ctx, write)
-		}
-		return nil
-	})
-	g.Go(func() error {
-		read, readErr = postgres.Open(ctx, cfg.DatabaseReadURL, "api-read", int32(cfg.ReadPool), log) //nolint:gosec // at most 1,000
-		return nil
-	})
-	_ = g.Wait() // the errors are joined instead, so that both are shown
-	if writeErr != nil && readErr != nil && cfg.DatabaseReadURL == cfg.DatabaseURL {
-		readErr = nil // one problem, one line
-	}
-	if err := errors.Join(writeErr, readErr); err != nil {
-		for _, pool := range []*pgxpool.Pool{write, read} {
-			if pool != nil {
-				pool.Close()
-			}
-		}
-		return nil, nil, err
-	}
-	return write, read, nil
-}
-
-// flush sends the last spans.
-func flush(ctx context.Context, stop func(context.Context) error, log *slog.Logger) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
-	defer cancel()
-	if err := stop(ctx); err != nil {
-		log.WarnContext(ctx, "last spans not sent", "error", err)
-	}
 }

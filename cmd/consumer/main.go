@@ -4,12 +4,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel"
@@ -54,7 +52,7 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	if err != nil {
 		return err
 	}
-	defer flush(ctx, stopTracing, log)
+	defer stopTracing()
 	reg := telemetry.NewRegistry()
 	metrics := telemetry.NewConsumer(reg)
 
@@ -62,11 +60,17 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 		Brokers: cfg.Brokers, Group: cfg.Group,
 		Topics: []string{cfg.TopicPrefix + "payments", cfg.TopicPrefix + "accounts"},
 	}
-	pool, err := connect(ctx, cfg, kafka, log)
+	var pool *pgxpool.Pool
+	err = program.Together(ctx, func(ctx context.Context) (err error) {
+		if pool, err = postgres.Open(ctx, cfg.DatabaseURL, "consumer", 4, log); err != nil {
+			return err
+		}
+		return migrations.Check(ctx, pool)
+	}, kafka.Ping)
+	defer postgres.Close(pool)
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
 	telemetry.WatchPool(reg, "consumer", pool.Stat)
 
 	c := &inbox.Consumer{
@@ -90,24 +94,6 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	return g.Wait()
 }
 
-// connect opens the database and asks the broker once, side by side, and reports the problems of both: a program that
-// cannot work is to say so at start. Later outages are waited out.
-func connect(ctx context.Context, cfg config.Consumer, kafka inbox.Kafka, log *slog.Logger) (*pgxpool.Pool, error) {
-	ctx, cancel := context.WithTimeout(ctx, 4*time.Second)
-	defer cancel()
-	broker := make(chan error, 1)
-	go func() { broker <- kafka.Ping(ctx) }()
-	pool, err := postgres.Open(ctx, cfg.DatabaseURL, "consumer", 4, log)
-	if err == nil {
-		err = migrations.Check(ctx, pool)
-	}
-	err = errors.Join(err, <-broker)
-	if err != nil && pool != nil {
-		pool.Close()
-	}
-	return pool, err
-}
-
 // span continues the trace of the request that caused the event.
 func span(ctx context.Context, e inbox.Event) (context.Context, func(error)) {
 	ctx = telemetry.FromHeaders(ctx, func(name string) string { return e.Headers[name] })
@@ -121,14 +107,5 @@ func span(ctx context.Context, e inbox.Event) (context.Context, func(error)) {
 			s.SetStatus(codes.Error, "")
 		}
 		s.End()
-	}
-}
-
-// flush sends the last spans.
-func flush(ctx context.Context, stop func(context.Context) error, log *slog.Logger) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*time.Second)
-	defer cancel()
-	if err := stop(ctx); err != nil {
-		log.WarnContext(ctx, "last spans not sent", "error", err)
 	}
 }

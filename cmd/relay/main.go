@@ -3,11 +3,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"os"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
@@ -50,11 +48,17 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	metrics := telemetry.NewRelay(reg)
 
 	kafka := outbox.Kafka{Brokers: cfg.Brokers, TopicPrefix: cfg.TopicPrefix, Topics: topics, Source: "/oncepay"}
-	pool, err := connect(ctx, cfg, kafka, log)
+	var pool *pgxpool.Pool
+	err = program.Together(ctx, func(ctx context.Context) (err error) {
+		if pool, err = postgres.Open(ctx, cfg.DatabaseURL, "relay", 4, log); err != nil {
+			return err
+		}
+		return migrations.Check(ctx, pool)
+	}, kafka.Ping)
+	defer postgres.Close(pool)
 	if err != nil {
 		return err
 	}
-	defer pool.Close()
 	admin, err := telemetry.ListenAdmin(cfg.AdminAddr, reg, pool.Ping)
 	if err != nil {
 		return err
@@ -74,22 +78,4 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	g.Go(func() error { return u.run(ctx) })
 	g.Go(func() error { return admin.Run(ctx) })
 	return g.Wait()
-}
-
-// connect opens the database and asks the broker once, side by side, and reports the problems of both: a program that
-// cannot work is to say so at start. Later outages are waited out.
-func connect(ctx context.Context, cfg config.Relay, kafka outbox.Kafka, log *slog.Logger) (pool *pgxpool.Pool, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 4*time.Second)
-	defer cancel()
-	broker := make(chan error, 1)
-	go func() { broker <- kafka.Ping(ctx) }()
-	pool, err = postgres.Open(ctx, cfg.DatabaseURL, "relay", 4, log)
-	if err == nil {
-		err = migrations.Check(ctx, pool)
-	}
-	err = errors.Join(err, <-broker)
-	if err != nil && pool != nil {
-		pool.Close()
-	}
-	return pool, err
 }

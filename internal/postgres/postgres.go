@@ -51,14 +51,14 @@ const (
 // are one line and never show the password.
 //
 // Connections go to a server that takes writes, unless the URL says otherwise with target_session_attrs.
-func Open(ctx context.Context, url, app string, max int32, log *slog.Logger) (*pgxpool.Pool, error) {
+func Open(ctx context.Context, url, app string, max int, log *slog.Logger) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		// Not the driver's text: it hides passwords on a best-effort basis only.
 		return nil, errors.New("open the database: the driver cannot read the URL")
 	}
-	cfg.MaxConns = max
-	cfg.MinConns, cfg.MinIdleConns = min(cfg.MinConns, max), min(cfg.MinIdleConns, max)
+	cfg.MaxConns = int32(max) //nolint:gosec // config allows 1,000 at most
+	cfg.MinConns, cfg.MinIdleConns = min(cfg.MinConns, cfg.MaxConns), min(cfg.MinIdleConns, cfg.MaxConns)
 	cfg.PingTimeout = 2 * time.Second
 	cfg.AfterConnect = limitTransactions
 
@@ -94,6 +94,15 @@ func Open(ctx context.Context, url, app string, max int32, log *slog.Logger) (*p
 	}
 	log.DebugContext(ctx, "database connected", "application_name", app, "host", conn.Host, "database", conn.Database, "server_version", version)
 	return pool, nil
+}
+
+// Close closes those of pools that were opened.
+func Close(pools ...*pgxpool.Pool) {
+	for _, p := range pools {
+		if p != nil {
+			p.Close()
+		}
+	}
 }
 
 func setDefault(params map[string]string, name, value string) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"time"
 
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
@@ -15,14 +16,16 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 )
 
+const flushTimeout = 3 * time.Second
+
 // Start sets OpenTelemetry's global tracer provider and propagator (W3C trace context and baggage). The service is known
 // under the name given unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES say otherwise.
 //
 // Without OTEL_TRACES_EXPORTER=otlp or an OTLP endpoint nothing is exported. With one, spans go out as OTLP over HTTP, and
 // OpenTelemetry itself reads its other variables, from the process's environment. Other exporters are not built in: a
-// collector translates, and gRPC alone would double the time of the first build. A collector that cannot be reached is no error here. shutdown sends what
-// is still in memory; give it a deadline.
-func Start(ctx context.Context, service string, getenv func(string) string) (shutdown func(context.Context) error, err error) {
+// collector translates, and gRPC alone would double the time of the first build. A collector that cannot be reached is no error here. stop sends what is
+// still in memory, for at most 3 s.
+func Start(ctx context.Context, service string, getenv func(string) string) (stop func(), err error) {
 	res, err := resource.New(ctx,
 		resource.WithTelemetrySDK(),
 		resource.WithAttributes(attribute.String("service.name", service), attribute.String("service.version", version())),
@@ -48,7 +51,13 @@ func Start(ctx context.Context, service string, getenv func(string) string) (shu
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		slog.Default().WarnContext(context.Background(), "traces not exported", slog.Any("error", err))
 	}))
-	return provider.Shutdown, nil
+	return func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+		defer cancel()
+		if err := provider.Shutdown(ctx); err != nil {
+			slog.Default().WarnContext(ctx, "last traces not exported", slog.Any("error", err))
+		}
+	}, nil
 }
 
 // exports: left alone, the exporter would send to localhost:4318 and complain for ever where nobody listens.

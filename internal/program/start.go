@@ -1,0 +1,34 @@
+package program
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+)
+
+// startTimeout: what is wrong at start has to be said within five seconds.
+const startTimeout = 4 * time.Second
+
+// Together tries what a program needs at its start, side by side and for at most 4 s, and returns the problems of all: a
+// program that cannot work is to say why, completely, at once. Two that say the same are one problem. What breaks later is
+// waited out.
+func Together(ctx context.Context, needs ...func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	problems := make([]error, len(needs))
+	var all sync.WaitGroup
+	for i, need := range needs {
+		all.Go(func() { problems[i] = need(ctx) })
+	}
+	all.Wait()
+	said := map[string]bool{}
+	for i, p := range problems {
+		if p != nil && said[p.Error()] {
+			problems[i] = nil
+		} else if p != nil {
+			said[p.Error()] = true
+		}
+	}
+	return errors.Join(problems...)
+}
