@@ -4,6 +4,9 @@ LINT_VERSION := v2.15.0
 LINT         := bin/golangci-lint-$(LINT_VERSION)
 VERSION      := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
+# The race detector needs a C compiler.
+RACE := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-containers check fmt fmt-check vet lint build migrate up down test-compose clean tools
 
@@ -14,10 +17,12 @@ demo: ## run everything on this machine, nothing to install: API, relay, consume
 	go run ./cmd/demo
 
 test: ## all tests with -race, against an embedded Postgres and broker (or TEST_DATABASE_URL, TEST_KAFKA_BROKERS)
-	go run ./test/servers -- go test -race ./...
+	@[ -n "$(RACE)" ] || echo "NO C COMPILER: the tests run without the race detector (install gcc)"
+	go run ./test/servers -- go test $(RACE) -count=1 ./...
 
 test-containers: ## all tests with -race, against Postgres and Kafka in Docker, and the whole chain in test/e2e
-	TEST_SERVERS=docker go run ./test/servers -docker -- go test -race -count=1 ./...
+	@[ -n "$(RACE)" ] || echo "NO C COMPILER: the tests run without the race detector (install gcc)"
+	TEST_SERVERS=docker go run ./test/servers -docker -- go test $(RACE) -count=1 ./...
 
 check: fmt-check vet lint test ## what CI runs first: format, vet, lint, test
 

@@ -34,7 +34,7 @@ CREATE TABLE idempotency_keys_default PARTITION OF idempotency_keys DEFAULT;
 COMMENT ON TABLE idempotency_keys_default IS 'Catches what has no partition, so that a missing day never refuses a payment. It should be empty: a row in it is an alarm.';
 
 -- +goose StatementBegin
-CREATE FUNCTION idempotency_keys_make_partitions(ahead int) RETURNS TABLE (made int, days_ahead int, default_rows bigint)
+CREATE FUNCTION idempotency_keys_make_partitions(ahead int) RETURNS TABLE (made int, default_rows bigint)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET lock_timeout = '50ms' AS $$
 DECLARE
     today date := (now() AT TIME ZONE 'utc')::date;
@@ -45,6 +45,7 @@ BEGIN
         RAISE EXCEPTION 'idempotency_keys_make_partitions: ahead must be 0 to 60' USING ERRCODE = '22023';
     END IF;
     made := 0;
+    PERFORM pg_advisory_xact_lock(hashtextextended('idempotency_keys partitions', 0)); -- one caller after the other
     -- The days to come, and those that were missing when rows came.
     FOREACH d IN ARRAY ARRAY(SELECT today + i FROM generate_series(0, ahead) i UNION SELECT DISTINCT day FROM idempotency_keys_default) LOOP
         part := 'idempotency_keys_' || to_char(d, 'YYYYMMDD');
@@ -57,13 +58,11 @@ BEGIN
         EXECUTE format('ALTER TABLE idempotency_keys ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, d, d + 1);
         made := made + 1;
     END LOOP;
-    SELECT count(*) INTO days_ahead FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-        WHERE i.inhparent = 'idempotency_keys'::regclass AND c.relname ~ '^idempotency_keys_[0-9]{8}$' AND to_date(right(c.relname, 8), 'YYYYMMDD') > today;
     SELECT count(*) INTO default_rows FROM (SELECT FROM idempotency_keys_default LIMIT 1000) few;
     RETURN NEXT;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION idempotency_keys_make_partitions IS 'Makes the partitions of today, of the days ahead and of rows in the default partition. Returns how many it made, how many days after today have one, and how many rows (up to 1,000) are left in the default partition, which should be none. Waits at most 50 ms for a lock and then fails with 55P03: call it again. Call it daily from the relay, psql or pg_cron.';
+COMMENT ON FUNCTION idempotency_keys_make_partitions IS 'Makes the partitions of today, of the days ahead and of rows in the default partition. Returns how many it made, and how many rows (up to 1,000) are left in the default partition, which should be none. Waits at most 50 ms for a lock and then fails with 55P03: call it again. Call it daily from the relay, psql or pg_cron.';
 
 -- A function of its own: in the transaction of an ATTACH, which holds the default partition, DROP would wait for the parent while
 -- look-ups that hold the parent wait for the default partition, every time.
@@ -78,12 +77,13 @@ BEGIN
     IF keep_days NOT BETWEEN 1 AND 400 THEN
         RAISE EXCEPTION 'idempotency_keys_drop_partitions: keep_days must be 1 to 400' USING ERRCODE = '22023';
     END IF;
+    PERFORM pg_advisory_xact_lock(hashtextextended('idempotency_keys partitions', 0)); -- one caller after the other
     -- The look-up covers today and keep_days before it; one more day stays for transactions that began before midnight.
     FOR part IN SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
                 WHERE i.inhparent = 'idempotency_keys'::regclass AND c.relname ~ '^idempotency_keys_[0-9]{8}$'
                   AND to_date(right(c.relname, 8), 'YYYYMMDD') < today - keep_days - 1 LOOP
         LOCK TABLE ONLY idempotency_keys IN ACCESS EXCLUSIVE MODE; -- parent before partition, as everybody locks them
-        EXECUTE format('DROP TABLE IF EXISTS %I', part);
+        EXECUTE format('DROP TABLE %I', part);
         dropped := dropped + 1;
     END LOOP;
     RETURN dropped;

@@ -49,7 +49,7 @@ COMMENT ON COLUMN outbox_cursors.system_identifier IS 'The database cluster that
 COMMENT ON COLUMN outbox_cursors.fencing_token IS 'Goes up with every change of leader and stands in the WHERE of every move of the cursor, so a leader that lost its lease can move nothing.';
 
 -- +goose StatementBegin
-CREATE FUNCTION outbox_events_make_partitions(ahead int) RETURNS TABLE (made int, days_ahead int, default_rows bigint)
+CREATE FUNCTION outbox_events_make_partitions(ahead int) RETURNS TABLE (made int, default_rows bigint)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET lock_timeout = '50ms' SET timezone = 'UTC' AS $$
 DECLARE
     today date := now()::date; -- the function's time zone is UTC
@@ -60,6 +60,7 @@ BEGIN
         RAISE EXCEPTION 'outbox_events_make_partitions: ahead must be 0 to 60' USING ERRCODE = '22023';
     END IF;
     made := 0;
+    PERFORM pg_advisory_xact_lock(hashtextextended('outbox_events partitions', 0)); -- one caller after the other
     -- The days to come, and those that were missing when rows came.
     FOREACH d IN ARRAY ARRAY(SELECT today + i FROM generate_series(0, ahead) i UNION SELECT DISTINCT created_at::date FROM outbox_events_default) LOOP
         part := 'outbox_events_' || to_char(d, 'YYYYMMDD');
@@ -74,13 +75,11 @@ BEGIN
         EXECUTE format('ALTER TABLE outbox_events ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, d, d + 1);
         made := made + 1;
     END LOOP;
-    SELECT count(*) INTO days_ahead FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-        WHERE i.inhparent = 'outbox_events'::regclass AND c.relname ~ '^outbox_events_[0-9]{8}$' AND to_date(right(c.relname, 8), 'YYYYMMDD') > today;
     SELECT count(*) INTO default_rows FROM (SELECT FROM outbox_events_default LIMIT 1000) few;
     RETURN NEXT;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION outbox_events_make_partitions IS 'Makes the partitions of today, of the days ahead and of rows in the default partition. Returns how many it made, how many days after today have one, and how many rows (up to 1,000) are left in the default partition, which should be none. Waits at most 50 ms for a lock and then fails with 55P03: call it again. The relay calls it every ten minutes.';
+COMMENT ON FUNCTION outbox_events_make_partitions IS 'Makes the partitions of today, of the days ahead and of rows in the default partition. Returns how many it made, and how many rows (up to 1,000) are left in the default partition, which should be none. Waits at most 50 ms for a lock and then fails with 55P03: call it again. The relay calls it every ten minutes.';
 
 -- A function of its own: in the transaction of an ATTACH, which holds the default partition, DROP would wait for the parent while
 -- readers that hold the parent wait for the default partition, every time.
@@ -96,6 +95,7 @@ BEGIN
     IF keep < interval '1 hour' THEN
         RAISE EXCEPTION 'outbox_events_drop_partitions: keep must be an hour or more' USING ERRCODE = '22023';
     END IF;
+    PERFORM pg_advisory_xact_lock(hashtextextended('outbox_events partitions', 0)); -- one caller after the other
     FOR part IN SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
                 WHERE i.inhparent = 'outbox_events'::regclass AND c.relname ~ '^outbox_events_[0-9]{8}$'
                   AND to_date(right(c.relname, 8), 'YYYYMMDD') + 1 < now() - keep ORDER BY 1 LOOP
@@ -109,7 +109,6 @@ BEGIN
         EXIT WHEN waits;
         -- Then the lock, the check again, the drop: what the first check saw may have changed before the lock was there.
         LOCK TABLE ONLY outbox_events IN ACCESS EXCLUSIVE MODE; -- parent before partition, as everybody locks them
-        CONTINUE WHEN to_regclass(part) IS NULL;                -- another caller was faster
         EXECUTE format('LOCK TABLE %I IN ACCESS EXCLUSIVE MODE', part);
         EXECUTE unsent INTO waits;
         EXIT WHEN waits;

@@ -34,6 +34,10 @@ func (o observer) request(ctx context.Context, r httpapi.Observation) {
 		slog.String("route", r.Route), slog.String("method", r.Method), slog.Int("status", r.Status),
 		slog.Duration("took", r.Duration), slog.String("request_id", r.RequestID),
 	}
+	if who := r.Identity; who.CredentialID != "" {
+		attrs = append(attrs, slog.String("tenant_id", who.TenantID.String()), slog.String("client_id", who.ClientID.String()),
+			slog.String("credential_id", who.CredentialID))
+	}
 	if r.Key != "" {
 		key := o.key(r.Key)
 		span.SetAttributes(attribute.String("idempotency_key", key), attribute.String("idempotency_outcome", r.Outcome))

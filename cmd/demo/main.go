@@ -21,7 +21,7 @@ import (
 	"github.com/oncepay/oncepay/internal/embedded"
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr)) }
 
 const usage = `Usage: demo [flags]
 
@@ -36,7 +36,7 @@ Examples:
 Flags:
 `
 
-func run(args []string, stdout, stderr io.Writer) int {
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	rate := flags.Int("rate", 20, "requests a `second`, 1 to 1000")
@@ -56,7 +56,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		err = errors.New("-for must not be negative")
 	}
 	if err == nil {
-		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+		ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 		defer stop()
 		err = (&demo{out: stdout, rate: *rate, length: *length, begun: time.Now()}).run(ctx)
 	}
@@ -90,7 +90,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	defer func() { err = errors.Join(err, os.RemoveAll(d.dir)) }()
 
 	d.say("building api, relay, consumer and migrate")
-	if err := child.Build(ctx, d.dir, nil, "api", "relay", "consumer", "migrate"); err != nil {
+	if err := child.Build(ctx, d.dir, []string{"-ldflags=-s -w"}, "api", "relay", "consumer", "migrate"); err != nil {
 		return err
 	}
 	postgres, err := embedded.StartPostgres(ctx, embedded.PostgresOptions{

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"io"
 	"net/http"
 	"regexp"
@@ -16,10 +17,13 @@ func TestTheCurlLinesAnswerAsTheDemoSays(t *testing.T) {
 	out, in := io.Pipe()
 	ended := make(chan int, 1)
 	var stderr bytes.Buffer
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
 	go func() {
-		ended <- run([]string{"-for", "5s"}, in, &stderr)
+		ended <- run(ctx, nil, in, &stderr)
 		in.Close()
 	}()
+	defer func() { go io.Copy(io.Discard, out) }() // a test that failed must not keep the demo from stopping
 
 	var curls []answer
 	var all strings.Builder
@@ -27,6 +31,9 @@ func TestTheCurlLinesAnswerAsTheDemoSays(t *testing.T) {
 		all.WriteString(lines.Text() + "\n")
 		if strings.HasPrefix(lines.Text(), "curl ") {
 			curls = append(curls, paste(t, lines.Text()))
+		}
+		if len(curls) == 3 {
+			stop() // as Ctrl-C does
 		}
 	}
 	if code := <-ended; code != 0 {
@@ -87,7 +94,7 @@ func TestAWrongFlagIsOneClearLine(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"-colour"}, {"-rate", "0"}, {"-rate", "many"}, {"-for", "-1s"}, {"now"}} {
 		var stdout, stderr bytes.Buffer
-		if code := run(args, &stdout, &stderr); code != 1 || strings.Count(stderr.String(), "\n") != 1 || stdout.Len() > 0 {
+		if code := run(t.Context(), args, &stdout, &stderr); code != 1 || strings.Count(stderr.String(), "\n") != 1 || stdout.Len() > 0 {
 			t.Errorf("demo %v: exit code %d, %q, %q", args, code, stderr.String(), stdout.String())
 		}
 	}

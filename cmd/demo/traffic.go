@@ -19,7 +19,8 @@ type traffic struct {
 
 // body of a payment from one of the two accounts to the other.
 func (t *traffic) body(n, amount int) string {
-	from, to := t.seed.Accounts[n%2].ID, t.seed.Accounts[(n+1)%2].ID
+	side := (n + n/10) % 2 // of ten requests one account pays more often: the next ten it is the other
+	from, to := t.seed.Accounts[side].ID, t.seed.Accounts[1-side].ID
 	return fmt.Sprintf(`{"amount_minor":%d,"currency":"USD","source_account":"%s","destination_account":"%s"}`, amount, from, to)
 }
 

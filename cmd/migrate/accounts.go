@@ -141,7 +141,7 @@ WHERE tenant_id = $1 AND currency = $2 AND (kind = 'system' OR name = ANY ($3::t
 ORDER BY kind, array_position($3::text[], name), id`
 
 func findAccounts(ctx context.Context, conn *pgx.Conn, tenantID uuid.UUID, currency string, names []string) (accounts, error) {
-	rows, err := conn.Query(ctx, readAccounts, tenantID, currency, names) //nolint:rowserrcheck // ForEachRow returns it
+	rows, err := conn.Query(ctx, readAccounts, tenantID, currency, names) // ForEachRow returns it
 	if err != nil {
 		return accounts{}, fmt.Errorf("find accounts: %w", err)
 	}

@@ -91,7 +91,7 @@ func parse(flags *flag.FlagSet, args []string, usage string, stdout io.Writer) (
 }
 
 // connectTimeout leaves room in the five seconds in which a wrong address must have been reported.
-const connectTimeout = 4 * time.Second
+const connectTimeout = 3 * time.Second
 
 // connect reads the configuration and opens the database. The caller closes the connection.
 func connect(ctx context.Context, getenv func(string) string) (*pgx.Conn, error) {

@@ -3,6 +3,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"os"
@@ -59,7 +60,8 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	if err != nil {
 		return err
 	}
-	admin, err := telemetry.ListenAdmin(cfg.AdminAddr, reg, pool.Ping)
+	telemetry.WatchPool(reg, "relay", pool.Stat)
+	admin, err := telemetry.ListenAdmin(cfg.AdminAddr, reg, func(ctx context.Context) error { return errors.Join(pool.Ping(ctx), kafka.Ping(ctx)) })
 	if err != nil {
 		return err
 	}

@@ -4,9 +4,10 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync/atomic"
+	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -16,19 +17,16 @@ import (
 	"github.com/oncepay/oncepay/internal/telemetry"
 )
 
-// upkeep keeps the partitions, which every relay does, leader or not: the functions in the database let one caller after
-// the other work, and the next finds nothing to do. And it measures the backlog while this relay leads.
+// upkeep keeps the partitions, which every relay does, leader or not: in the database one caller works after the other, and
+// the next finds nothing to do. And it measures: how long the partitions last, and the backlog while this relay leads.
 type upkeep struct {
 	pool    *pgxpool.Pool
 	cfg     config.Relay
 	metrics *telemetry.Relay
 	log     *slog.Logger
-	leads   atomic.Bool
-}
 
-func (u *upkeep) lead(leads bool) {
-	u.leads.Store(leads)
-	u.metrics.Leader(leads)
+	mu    sync.Mutex
+	leads bool
 }
 
 const (
@@ -36,6 +34,14 @@ const (
 	partitionsRetry = 2 * time.Second // after a lock that a writer held for longer than 50 ms
 	measureEvery    = 2 * time.Second
 )
+
+// lead is told whether this relay is leader.
+func (u *upkeep) lead(leads bool) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.leads = leads
+	u.metrics.Leader(leads)
+}
 
 func (u *upkeep) run(ctx context.Context) error {
 	partitions, measure := time.NewTimer(0), time.NewTicker(measureEvery)
@@ -46,18 +52,14 @@ func (u *upkeep) run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-partitions.C:
-			if u.keepPartitions(ctx) {
-				partitions.Reset(partitionsEvery)
-			} else {
-				partitions.Reset(partitionsRetry)
+			next := partitionsEvery
+			if !u.keepPartitions(ctx) {
+				next = partitionsRetry
 			}
+			partitions.Reset(next)
+			u.measurePartitions(ctx) // above all when they could not be kept
 		case <-measure.C:
-			if !u.leads.Load() {
-				continue
-			}
-			if b, err := outbox.MeasureBacklog(ctx, u.pool, u.cfg.Name); err == nil { // a database that is away is the relay's to report
-				u.metrics.Backlog(b.Events, b.OldestAge)
-			}
+			u.measureBacklog(ctx)
 		}
 	}
 }
@@ -66,12 +68,12 @@ func (u *upkeep) keepPartitions(ctx context.Context) (done bool) {
 	events, err := outbox.KeepPartitions(ctx, u.pool, u.cfg.OutboxRetention)
 	done = u.report(ctx, "outbox_events", events.Made, events.Dropped, events.DefaultRows, err)
 	if err == nil {
-		u.metrics.OutboxPartitions(events.DefaultRows, events.DaysAhead)
+		u.metrics.OutboxDefaultRows(events.DefaultRows)
 	}
 	keys, err := idempotency.KeepPartitions(ctx, u.pool, u.cfg.IdempotencyRetention)
 	done = u.report(ctx, "idempotency_keys", keys.Made, keys.Dropped, keys.DefaultRows, err) && done
 	if err == nil {
-		u.metrics.KeyPartitions(keys.DefaultRows, keys.DaysAhead)
+		u.metrics.KeysDefaultRows(keys.DefaultRows)
 	}
 	return done
 }
@@ -81,6 +83,7 @@ func (u *upkeep) report(ctx context.Context, table string, made, dropped int, st
 	switch {
 	case ctx.Err() != nil:
 	case errors.As(err, &pg) && pg.Code == "55P03": // lock_not_available: the writers go first
+		u.metrics.Error("partitions_busy")
 		u.log.DebugContext(ctx, "partitions not kept, the table is busy", "table", table)
 	case err != nil:
 		u.metrics.Error("partitions")
@@ -92,4 +95,42 @@ func (u *upkeep) report(ctx context.Context, table string, made, dropped int, st
 		u.log.ErrorContext(ctx, "rows in the default partition: a day's partition was missing", "table", table, "rows", strays)
 	}
 	return err == nil
+}
+
+// Read from the catalogue, so that it tells the truth above all when partitions can no longer be made.
+const daysAhead = `
+SELECT t.name, count(c.oid) FILTER (WHERE to_date(right(c.relname, 8), 'YYYYMMDD') > (now() AT TIME ZONE 'utc')::date)
+FROM unnest(ARRAY['outbox_events', 'idempotency_keys']) t(name)
+LEFT JOIN pg_inherits i ON i.inhparent = to_regclass(t.name)
+LEFT JOIN pg_class c ON c.oid = i.inhrelid AND c.relname ~ '_[0-9]{8}$'
+GROUP BY t.name`
+
+func (u *upkeep) measurePartitions(ctx context.Context) {
+	rows, err := u.pool.Query(ctx, daysAhead)
+	if err == nil {
+		var table string
+		var days int
+		_, err = pgx.ForEachRow(rows, []any{&table, &days}, func() error {
+			u.metrics.DaysAhead(table, days)
+			return nil
+		})
+	}
+	if err != nil && ctx.Err() == nil {
+		u.log.WarnContext(ctx, "partitions not measured", "error", err)
+	}
+}
+
+func (u *upkeep) measureBacklog(ctx context.Context) {
+	u.mu.Lock()
+	leads := u.leads
+	u.mu.Unlock()
+	if !leads {
+		return
+	}
+	b, err := outbox.MeasureBacklog(ctx, u.pool, u.cfg.Name)
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if err == nil && u.leads { // a database that is away is the relay's to report
+		u.metrics.Backlog(b.Events, b.OldestAge)
+	}
 }

@@ -378,7 +378,7 @@ func TestFailuresSayWhetherToRepeatAndNothingOfTheirCause(t *testing.T) {
 		if (got.header.Get("Retry-After") != "") != (c.status == 503) || got.header.Get("Idempotency-Key") != "k" {
 			t.Errorf("%s: %v", c.name, got.header)
 		}
-		testenv.Eventually(t, time.Second, func() error { // observed after the answer was written
+		testenv.Eventually(t, 20*time.Second, func() error { // observed after the answer was written
 			if o := a.last("failed"); o.Err == nil || o.Status != c.status {
 				return errors.New("not observed")
 			}

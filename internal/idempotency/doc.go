@@ -46,7 +46,7 @@
 //
 // # To copy it
 //
-// Take this folder and migrations/00002_idempotency.sql. Call KeepPartitions once a
-// day. Handler in handler.go is a start for a net/http service; Run is the same for one request of any kind. What you
+// Take this folder and migrations/00002_idempotency.sql. Call KeepPartitions every
+// few minutes. Handler in handler.go is a start for a net/http service; Run is the same for one request of any kind. What you
 // will want to edit is NewFingerprint.
 package idempotency

@@ -141,7 +141,7 @@ func TestTheKeyOfAKilledHolderIsFreeAtOnce(t *testing.T) {
 	wantState(t, d.run(t, again(r)), idempotency.InProgress)
 	wantState(t, d.run(t, changed(r)), idempotency.InProgress) // what is not committed cannot be compared
 	mustExec(t, d.owner, `SELECT pg_terminate_backend($1)`, holder.Conn().PgConn().PID())
-	testenv.Eventually(t, 2*time.Second, func() error {
+	testenv.Eventually(t, 20*time.Second, func() error {
 		if a := d.run(t, again(r)); a.State != idempotency.New {
 			return fmt.Errorf("the key is %s", a.State)
 		}

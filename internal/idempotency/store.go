@@ -34,7 +34,7 @@ func Store(ctx context.Context, tx pgx.Tx, rs []Request, as []Answer) error {
 		tenants, clients, keys = append(tenants, r.TenantID), append(clients, r.ClientID), append(keys, r.Key)
 		versions, fingerprints = append(versions, r.Fingerprint.Version), append(fingerprints, r.Fingerprint.Sum[:])
 		requestIDs = append(requestIDs, r.RequestID)
-		statuses = append(statuses, int16(a.Response.Status)) //nolint:gosec // 200 to 499, checked above
+		statuses = append(statuses, int16(a.Response.Status)) // 200 to 499, checked above
 		contentTypes, locationsList = append(contentTypes, a.Response.ContentType), append(locationsList, a.Response.Location)
 		body := a.Response.Body
 		if body == nil {

@@ -14,7 +14,6 @@ const DaysAhead = 7
 // Partitions is what KeepPartitions did and found.
 type Partitions struct {
 	Made, Dropped int
-	DaysAhead     int   // days after today that have their partition
 	DefaultRows   int64 // rows in the default partition, up to 1,000; more than none is an alarm
 }
 
@@ -27,8 +26,8 @@ type Querier interface {
 // transactions. A writer waits at most 50 ms for it; when it would wait longer itself, it gives up with SQLSTATE 55P03: call
 // it again. retention must be no shorter than what the API promises.
 func KeepPartitions(ctx context.Context, db Querier, retention time.Duration) (p Partitions, err error) {
-	err = db.QueryRow(ctx, `SELECT made, days_ahead, default_rows FROM idempotency_keys_make_partitions($1)`, DaysAhead).
-		Scan(&p.Made, &p.DaysAhead, &p.DefaultRows)
+	err = db.QueryRow(ctx, `SELECT made, default_rows FROM idempotency_keys_make_partitions($1)`, DaysAhead).
+		Scan(&p.Made, &p.DefaultRows)
 	if err != nil {
 		return Partitions{}, fmt.Errorf("make idempotency key partitions: %w", err)
 	}

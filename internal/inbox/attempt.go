@@ -24,6 +24,9 @@ func (s *session) attempt(ctx context.Context, events []Event) (err error) {
 		}
 	}
 	fresh, err := s.transact(handling, events)
+	for n := 1; lostRace(err) && n < maxRaces; n++ {
+		fresh, err = s.transact(handling, events)
+	}
 	if err != nil {
 		return err
 	}
@@ -40,12 +43,14 @@ func (s *session) attempt(ctx context.Context, events []Event) (err error) {
 
 // transact returns how many of the events took effect now.
 func (s *session) transact(ctx context.Context, events []Event) (fresh int, err error) {
-	tx, err := s.DB.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	beginning, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	tx, err := s.DB.BeginTx(beginning, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return 0, &outageError{fmt.Errorf("begin: %w", err)}
 	}
 	// What is in hand is settled, although ctx ends.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
+	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
 	defer cancel()
 	committed := false
 	defer func() {
@@ -92,6 +97,15 @@ func (s *session) handle(ctx context.Context, tx pgx.Tx, events []Event) (err er
 		}
 	}()
 	return s.Handle(ctx, tx, events)
+}
+
+// maxRaces is how often a transaction is tried that lost a race before its events are blamed.
+const maxRaces = 3
+
+// lostRace says that another transaction was in the way: a member that is about to lose the partition, for example.
+func lostRace(err error) bool {
+	var pg *pgconn.PgError
+	return errors.As(err, &pg) && (pg.Code == "40001" || pg.Code == "40P01" || pg.Code == "55P03")
 }
 
 // outageError says that the database could not be worked with: any other event would have met the same.

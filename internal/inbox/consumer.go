@@ -53,7 +53,7 @@ type Consumer struct {
 	// and with nothing else. It skips what it does not care for by doing nothing, and refuses what it does not understand
 	// by an error: then nothing of them took effect. It is called again with fewer, to find out which one it is.
 	Handle func(ctx context.Context, tx pgx.Tx, events []Event) error
-	Log    *slog.Logger
+	Log    *slog.Logger // nil: slog.Default()
 
 	// Told what happens, for metrics; nil is fine.
 	OnEvent func(outcome string, took time.Duration) // for each event, with the time that its transaction took
@@ -121,6 +121,9 @@ func (c *Consumer) Ready(context.Context) error {
 }
 
 func (c *Consumer) setDefaults() {
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
 	if c.OnEvent == nil {
 		c.OnEvent = func(string, time.Duration) {}
 	}

@@ -20,6 +20,10 @@ type Event struct {
 	Headers          map[string]string // further record headers, such as traceparent; may be nil
 }
 
+// MaxPayload is what fits into a record under Kafka's default limit of 1 MiB, with room for headers. The writer can still be
+// told; once committed, an event that the broker refuses holds up the relay.
+const MaxPayload = 960 << 10
+
 // In the order of the slice, and naming neither id nor xid: the database draws them, the id while this transaction holds
 // the aggregates' row locks. That is what keeps the events of one aggregate in order.
 const appendEvents = `
@@ -45,6 +49,9 @@ func Append(ctx context.Context, tx pgx.Tx, es []Event) error {
 	for i, e := range es {
 		if e.ID == uuid.Nil {
 			return fmt.Errorf("append events to outbox: event %d of type %s has no id, and consumers would take it for another", i, e.Type)
+		}
+		if len(e.Payload) > MaxPayload {
+			return fmt.Errorf("append events to outbox: event %s of type %s has %d bytes, %d are allowed", e.ID, e.Type, len(e.Payload), MaxPayload)
 		}
 		ids[i], versions[i] = e.ID, e.AggregateVersion
 		aggregateTypes[i], aggregateIDs[i], types[i] = e.AggregateType, e.AggregateID, e.Type

@@ -25,7 +25,7 @@
 //
 // Any number of relays of one name may run. One is leader by a lease in outbox_cursors, by the database's clock; the others
 // wait. Every change of leader raises a fencing token, and every move of the cursor names the token it was elected with.
-// There are no session locks and no LISTEN: it works through PgBouncer in transaction mode.
+// There are no session locks and no LISTEN: a pooler may stand in between.
 //
 // # What happens when
 //
@@ -39,6 +39,6 @@
 // # To copy it
 //
 // Take this folder and migrations/00003_outbox.sql; create the event's row in the transaction of the change, by Append or
-// by an INSERT of aggregate_type, aggregate_id, event_type and payload. Call KeepPartitions
-// now and then, as KeepPartitions does. kafka.go alone knows Kafka: what you will want to edit is there.
+// by an INSERT of aggregate_type, aggregate_id, event_type and payload. Run a Relay, and call KeepPartitions every few
+// minutes. kafka.go alone knows Kafka: what you will want to edit (TLS, SASL) is there.
 package outbox

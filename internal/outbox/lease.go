@@ -49,8 +49,8 @@ SELECT pg_is_in_recovery(),
        OR EXISTS (SELECT FROM outbox_events WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()))
 FROM outbox_cursors c, pg_control_system() s, pg_database d WHERE c.relay = $1 AND d.datname = current_database()`
 
-// The fencing token stands in every WHERE: a leader that was replaced moves and renews nothing. And the cursor moves only from
-// where this leader believes it to be: after a failover that lost the newest transactions, ids that it has read are handed out
+// The fencing token stands in every WHERE: a leader that was replaced moves and renews nothing. And the cursor has to
+// be where this leader believes it to be: after a failover that lost the newest transactions, ids that it has read are handed out
 // again, for events that it has not.
 const moveCursor = `
 UPDATE outbox_cursors SET last_id = $3, seen = $4::text::pg_snapshot, chunk_after = nullif($5::bigint, 0), chunk_seen = nullif($6, '')::pg_snapshot,
@@ -59,7 +59,9 @@ WHERE relay = $1 AND fencing_token = $2
   AND last_id = $8 AND seen::text = $9 AND coalesce(chunk_after, 0) = $10 AND coalesce(chunk_seen::text, '') = $11`
 
 const renewLease = `
-UPDATE outbox_cursors SET lease_until = clock_timestamp() + $3::interval WHERE relay = $1 AND fencing_token = $2`
+UPDATE outbox_cursors SET lease_until = clock_timestamp() + $3::interval
+WHERE relay = $1 AND fencing_token = $2
+  AND last_id = $4 AND seen::text = $5 AND coalesce(chunk_after, 0) = $6 AND coalesce(chunk_seen::text, '') = $7`
 
 const releaseLease = `
 UPDATE outbox_cursors SET lease_until = '-infinity' WHERE relay = $1 AND fencing_token = $2`
@@ -75,6 +77,8 @@ type term struct {
 
 // elect tries to become leader. Not elected: nil and no error.
 func elect(ctx context.Context, db *pgxpool.Pool, relay, holder string, lease time.Duration) (*term, error) {
+	ctx, cancel := context.WithTimeout(ctx, lease) // a connection may have died unseen
+	defer cancel()
 	var free bool
 	err := db.QueryRow(ctx, leaseFree, relay).Scan(&free)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -130,7 +134,7 @@ func (t *term) move(ctx context.Context, p Position) error {
 func (t *term) renew(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, t.lease)
 	defer cancel()
-	tag, err := t.db.Exec(ctx, renewLease, t.relay, t.token, t.lease)
+	tag, err := t.db.Exec(ctx, renewLease, t.relay, t.token, t.lease, t.at.Last, t.at.Seen, t.at.ChunkAfter, t.at.ChunkSeen)
 	switch {
 	case err != nil:
 		return fmt.Errorf("renew lease: %w", err)

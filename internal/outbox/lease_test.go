@@ -225,7 +225,7 @@ func TestAPublisherThatOpensTooLateIsClosed(t *testing.T) {
 	next(t, opening, "a publisher")
 	d.exec(t, steal)
 	_ = next(t, r.errors, "the end of the term")
-	testenv.Eventually(t, time.Second, func() error {
+	testenv.Eventually(t, soon, func() error {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		if b.opened != 1 || b.open != 0 {

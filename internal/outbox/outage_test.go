@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/oncepay/oncepay/internal/outbox"
+	"github.com/oncepay/oncepay/internal/testenv"
 )
 
 func TestABatchThatFailedIsSentAgainUnderTheSameIDsByANewPublisher(t *testing.T) {
@@ -123,28 +124,30 @@ func (c silent) Write(b []byte) (int, error) {
 	return c.Conn.Write(b)
 }
 
-func TestADatabaseThatFellSilentDoesNotKeepRunFromReturning(t *testing.T) {
-	t.Parallel()
-	d, b := newDatabase(t), &broker{}
+// fallible opens a pool whose connections fall silent when cut is called: what is written goes nowhere. Later ones work, unless
+// gone is set.
+func (d database) fallible(t testing.TB) (pool *pgxpool.Pool, cut func(), gone *atomic.Bool) {
+	t.Helper()
 	config, err := pgxpool.ParseConfig(d.URLAs("relay"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var cut atomic.Bool
-	dialled := make(chan net.Conn, 100)
+	var fuse atomic.Pointer[atomic.Bool]
+	fuse.Store(new(atomic.Bool))
+	gone = new(atomic.Bool)
+	dialled := make(chan net.Conn, 1000)
 	dial := config.ConnConfig.DialFunc
 	config.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
-		if cut.Load() {
+		if gone.Load() {
 			return nil, errors.New("no route to host")
 		}
 		conn, err := dial(ctx, network, address)
 		if err == nil {
 			dialled <- conn
 		}
-		return silent{conn, &cut}, err
+		return silent{conn, fuse.Load()}, err
 	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
+	if pool, err = pgxpool.NewWithConfig(t.Context(), config); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
@@ -153,16 +156,46 @@ func TestADatabaseThatFellSilentDoesNotKeepRunFromReturning(t *testing.T) {
 		}
 		pool.Close()
 	})
+	return pool, func() { fuse.Swap(new(atomic.Bool)).Store(true) }, gone
+}
+
+func TestADatabaseThatFellSilentDoesNotKeepRunFromReturning(t *testing.T) {
+	t.Parallel()
+	d, b := newDatabase(t), &broker{}
+	pool, cut, gone := d.fallible(t)
 	hold, sending := make(chan struct{}), make(chan struct{}, 10)
 	b.onPublish = func(context.Context, []outbox.Message) (int, error) { sending <- struct{}{}; <-hold; return 0, nil }
 	r := start(t, pool, b.Open, func(r *outbox.Relay) { r.Lease = time.Second })
 	d.commit(t, "a")
 	next(t, sending, "a batch")
-	cut.Store(true) // so the cursor's move is not answered
+	gone.Store(true)
+	cut() // so the cursor's move is not answered
 	close(hold)
 	b.waitFor(t, 1)
 	if err := r.stop(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestAStandbyWhoseConnectionFellSilentLeadsAllTheSame(t *testing.T) {
+	t.Parallel()
+	d, b := newDatabase(t), &broker{}
+	leader := start(t, d.relay, b.Open, nil)
+	next(t, leader.leading, "a leader")
+	pool, cut, _ := d.fallible(t)
+	standby := start(t, pool, b.Open, func(r *outbox.Relay) { r.Lease = time.Second })
+	testenv.Eventually(t, soon, func() error {
+		if pool.Stat().TotalConns() == 0 {
+			return errors.New("the standby has not looked yet")
+		}
+		return nil
+	})
+	cut()
+	if err := leader.stop(); err != nil {
+		t.Fatal(err)
+	}
+	if !next(t, standby.leading, "the standby to lead") {
+		t.Error("the standby gave up a lead that it never had")
 	}
 }
 

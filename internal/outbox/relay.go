@@ -119,6 +119,14 @@ func (r *Relay) lead(ctx context.Context, t *term) (progress bool, err error) {
 		}
 		// Crash point: read but not sent. Nothing happened, the next leader reads the same batch.
 		if len(batch) > 0 {
+			// This process, or its connection, may have been stopped for longer than the lease: then the batch is stale, and
+			// another leader has sent what comes after it.
+			if time.Since(renewed) > r.Lease {
+				if err := t.renew(ctx); err != nil {
+					return progress, ignoreEnd(ctx, err)
+				}
+				renewed = time.Now()
+			}
 			if err := r.publish(ctx, t, publisher, batch); err != nil {
 				return progress, ignoreEnd(ctx, err)
 			}

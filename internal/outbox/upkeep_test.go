@@ -61,7 +61,7 @@ func TestAPartitionIsDroppedOnceItIsOldAndEveryRelayPassedIt(t *testing.T) {
 		t.Error("dropped with a row that was not sent")
 	}
 	publish(t, d, b, 2)
-	want := outbox.Partitions{Dropped: 1, DaysAhead: outbox.DaysAhead}
+	want := outbox.Partitions{Dropped: 1}
 	if p := keep(t, d); p != want {
 		t.Errorf("%+v, want %+v", p, want)
 	}
@@ -134,7 +134,7 @@ func TestRowsOfADayWithoutAPartitionAreSentOnceBeforeOrAfterTheyMove(t *testing.
 	publish(t, d, b, 2) // the open one's row is a straggler now
 	commit(t, open)
 	d.exec(t, insert)
-	if p, want := keep(t, d), (outbox.Partitions{Made: 1, DaysAhead: outbox.DaysAhead}); p != want {
+	if p, want := keep(t, d), (outbox.Partitions{Made: 1}); p != want {
 		t.Errorf("%+v, want %+v", p, want)
 	}
 	if n := ask[int](t, d, `SELECT count(*) FROM `+partition); n != 4 {

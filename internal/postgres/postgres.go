@@ -57,7 +57,7 @@ func Open(ctx context.Context, url, app string, max int, log *slog.Logger) (*pgx
 		// Not the driver's text: it hides passwords on a best-effort basis only.
 		return nil, errors.New("open the database: the driver cannot read the URL")
 	}
-	cfg.MaxConns = int32(max) //nolint:gosec // config allows 1,000 at most
+	cfg.MaxConns = int32(max) // config allows 1,000 at most
 	cfg.MinConns, cfg.MinIdleConns = min(cfg.MinConns, cfg.MaxConns), min(cfg.MinIdleConns, cfg.MaxConns)
 	cfg.PingTimeout = 2 * time.Second
 	cfg.AfterConnect = limitTransactions

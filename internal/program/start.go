@@ -7,10 +7,10 @@ import (
 	"time"
 )
 
-// startTimeout: what is wrong at start has to be said within five seconds.
-const startTimeout = 4 * time.Second
+// startTimeout: what is wrong at start has to be said within five seconds, on a busy machine too.
+const startTimeout = 3 * time.Second
 
-// Together tries what a program needs at its start, side by side and for at most 4 s, and returns the problems of all: a
+// Together tries what a program needs at its start, side by side and for at most 3 s, and returns the problems of all: a
 // program that cannot work is to say why, completely, at once. Two that say the same are one problem. What breaks later is
 // waited out.
 func Together(ctx context.Context, needs ...func(context.Context) error) error {

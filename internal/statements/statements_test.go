@@ -114,7 +114,7 @@ func TestEveryOrderOfEventsAndDuplicatesGivesTheSameStatements(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same every time
+	random := rand.New(rand.NewPCG(1, 2)) // the same every time
 	var want []statement
 	orders := permutations(len(events))
 	if len(orders) != 120 {
@@ -253,7 +253,7 @@ func TestConsumersThatMeetOnTheSameAccountsDoNotDeadlock(t *testing.T) {
 			for range rounds {
 				var events []inbox.Event
 				for range size {
-					n := rand.Perm(len(accounts)) //nolint:gosec // any order
+					n := rand.Perm(len(accounts)) // any order
 					events = append(events, completed(accounts[n[0]], accounts[n[1]], 1, "2026-03-01T10:00:00Z"))
 				}
 				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

@@ -21,7 +21,7 @@ func NewAPI(reg prometheus.Registerer) *API {
 	m := &API{
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "idempotency_requests_total",
-			Help: "Requests with an Idempotency-Key by outcome: new (executed), replay (the stored answer), mismatch (422, key used for another request), in_progress (409, its first attempt still runs), invalid (400, key missing or malformed).",
+			Help: "Requests with an Idempotency-Key by outcome: new (executed), replay (the stored answer), mismatch (422, key used for another request), in_progress (409, its first attempt still runs), invalid (400, key missing or malformed), unreadable (503, stored by a newer version).",
 		}, []string{"outcome"}),
 		claims: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "idempotency_claim_seconds",
@@ -38,14 +38,14 @@ func NewAPI(reg prometheus.Registerer) *API {
 			Buckets: waiting,
 		}, []string{"route"}),
 	}
-	for _, outcome := range []string{"new", "replay", "mismatch", "in_progress", "invalid"} {
+	for _, outcome := range []string{"new", "replay", "mismatch", "in_progress", "invalid", "unreadable"} {
 		m.outcomes.WithLabelValues(outcome) // from 0 on, so that the first one shows in a rate
 	}
 	reg.MustRegister(m.outcomes, m.claims, m.requests, m.seconds)
 	return m
 }
 
-// Outcome counts one request with a key: new, replay, mismatch, in_progress or invalid.
+// Outcome counts one request with a key.
 func (m *API) Outcome(outcome string) { m.outcomes.WithLabelValues(outcome).Inc() }
 
 // Claimed records how long the claim of one transaction took.

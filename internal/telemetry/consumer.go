@@ -24,7 +24,7 @@ func NewConsumer(reg prometheus.Registerer) *Consumer {
 			"Events on the partitions assigned to this instance that are not processed yet."),
 		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "inbox_event_seconds",
-			Help:    "Time to handle one event, its transaction included.",
+			Help:    "Time of the transaction that an event was handled in, alone or with others.",
 			Buckets: waiting,
 		}),
 	}

@@ -70,13 +70,15 @@ func TestTheRelayShowsItsBacklogAndPartitions(t *testing.T) {
 	m.Leader(true)
 	m.Backlog(12, 1500*time.Millisecond)
 	m.Published(100, 20*time.Millisecond)
-	m.Error("broker")
-	m.OutboxPartitions(0, 7)
-	m.KeyPartitions(2, 6)
+	m.Error("publish")
+	m.OutboxDefaultRows(0)
+	m.KeysDefaultRows(2)
+	m.DaysAhead("outbox_events", 7)
+	m.DaysAhead("idempotency_keys", 6)
 	shows(t, reg,
 		`outbox_backlog_events 12`, `outbox_oldest_unsent_seconds 1.5`, `relay_leader 1`,
 		`relay_events_published_total 100`, `relay_batch_events_sum 100`, `relay_publish_seconds_count 1`,
-		`relay_errors_total{kind="broker"} 1`,
+		`relay_errors_total{kind="publish"} 1`,
 		`outbox_default_partition_rows 0`, `partitions_days_ahead{table="outbox_events"} 7`,
 		`idempotency_default_partition_rows 2`, `partitions_days_ahead{table="idempotency_keys"} 6`,
 	)

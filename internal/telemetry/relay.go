@@ -44,16 +44,19 @@ func NewRelay(reg prometheus.Registerer) *Relay {
 		}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "relay_errors_total",
-			Help: "Rounds of the relay that failed, by kind. Each is tried again; the log has the cause.",
+			Help: "Rounds of the relay that failed: publish (a term as leader ended early, or nobody could be elected), partitions (they could not be kept), partitions_busy (writers held them; normal now and then). Each is tried again; the log has the cause.",
 		}, []string{"kind"}),
 		outboxDefault: measured("outbox_default_partition_rows",
-			"Rows in the outbox's default partition. Must be 0: more means that a day's partition was missing, and no partition can be made for that day until they are moved."),
+			"Rows in the outbox's default partition. Must be 0: more means that a day's partition was missing when they came. The relay moves them; if they stay, its log says why."),
 		keysDefault: measured("idempotency_default_partition_rows",
-			"Rows in the default partition of the idempotency keys. Must be 0: more means that a day's partition was missing, and no partition can be made for that day until they are moved."),
+			"Rows in the default partition of the idempotency keys. Must be 0: more means that a day's partition was missing when they came. The relay moves them; if they stay, its log says why."),
 		daysAhead: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "partitions_days_ahead",
 			Help: "Days after today (UTC) for which a table has its partition. Usually 7; below 2, partitions are no longer made: look at relay_leader and relay_errors_total.",
 		}, []string{"table"}),
+	}
+	for _, kind := range []string{"publish", "partitions", "partitions_busy"} {
+		m.errors.WithLabelValues(kind) // from 0 on, so that the first one shows in a rate
 	}
 	reg.MustRegister(m.backlog, m.oldest, m.published, m.batch, m.seconds, m.leader, m.errors, m.outboxDefault, m.keysDefault, m.daysAhead)
 	return m
@@ -86,14 +89,13 @@ func (m *Relay) Leader(leads bool) {
 // Error counts one failure. Kinds are few and fixed: they are label values.
 func (m *Relay) Error(kind string) { m.errors.WithLabelValues(kind).Inc() }
 
-// OutboxPartitions sets the state of the partitions of outbox_events.
-func (m *Relay) OutboxPartitions(defaultRows int64, daysAhead int) {
-	set(m.outboxDefault, float64(defaultRows))
-	m.daysAhead.WithLabelValues("outbox_events").Set(float64(daysAhead))
-}
+// OutboxDefaultRows sets how many rows stand in the default partition of outbox_events.
+func (m *Relay) OutboxDefaultRows(n int64) { set(m.outboxDefault, float64(n)) }
 
-// KeyPartitions sets the state of the partitions of idempotency_keys.
-func (m *Relay) KeyPartitions(defaultRows int64, daysAhead int) {
-	set(m.keysDefault, float64(defaultRows))
-	m.daysAhead.WithLabelValues("idempotency_keys").Set(float64(daysAhead))
+// KeysDefaultRows sets how many rows stand in the default partition of idempotency_keys.
+func (m *Relay) KeysDefaultRows(n int64) { set(m.keysDefault, float64(n)) }
+
+// DaysAhead sets for how many days after today a table has its partition.
+func (m *Relay) DaysAhead(table string, days int) {
+	m.daysAhead.WithLabelValues(table).Set(float64(days))
 }

@@ -43,10 +43,11 @@ var settings = map[string]string{"fsync": "off", "full_page_writes": "off", "max
 
 // StartPostgres finds or starts a Postgres by the rules of the package comment. The caller stops it.
 func StartPostgres(ctx context.Context, getenv func(string) string) (s Server, err error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
 	switch {
 	case getenv("TEST_DATABASE_URL") != "":
 		s = Server{Address: getenv("TEST_DATABASE_URL"), Name: "the one of TEST_DATABASE_URL"}
-		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, findTimeout)
 		defer cancel()
 	case getenv("TEST_SERVERS") == "docker":
@@ -90,10 +91,11 @@ func serverVersion(ctx context.Context, url string) (version string, err error) 
 
 // StartBroker finds or starts a Kafka by the rules of the package comment. The caller stops it.
 func StartBroker(ctx context.Context, getenv func(string) string) (s Server, err error) {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
 	switch {
 	case getenv("TEST_KAFKA_BROKERS") != "":
 		s = Server{Address: getenv("TEST_KAFKA_BROKERS"), Name: "the one of TEST_KAFKA_BROKERS"}
-		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, findTimeout)
 		defer cancel()
 	case getenv("TEST_SERVERS") == "docker":
@@ -166,9 +168,7 @@ func startOnce(start func(context.Context, func(string) string) (Server, error),
 	if os.Getenv(named) == "" && os.Getenv("TEST_SERVERS") == "docker" && testcontainers.ReadConfig().Config.RyukDisabled {
 		return Server{}, errors.New("Testcontainers' reaper is disabled, so containers would be left behind: run `go run ./test/servers -docker -- go test …`")
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	s, err := start(ctx, os.Getenv)
+	s, err := start(context.Background(), os.Getenv)
 	if err == nil {
 		fmt.Fprintln(os.Stderr, "tests use", s.Name)
 	}

@@ -27,18 +27,18 @@ import (
 
 // programs builds them once for all tests of the package.
 var programs = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "oncepay-e2e-")
-	if err != nil {
+	var err error
+	if built, err = os.MkdirTemp("", "oncepay-e2e-"); err != nil {
 		return "", err
 	}
-	return dir, child.Build(context.Background(), dir, []string{"-race"}, "api", "relay", "consumer", "migrate")
+	return built, child.Build(context.Background(), built, race, "api", "relay", "consumer", "migrate")
 })
+
+var built string // what programs made
 
 func TestMain(m *testing.M) {
 	code := m.Run()
-	if dir, err := programs(); err == nil {
-		_ = os.RemoveAll(dir) // temporary
-	}
+	_ = os.RemoveAll(built) // temporary; nothing when no test needed it
 	os.Exit(code)
 }
 

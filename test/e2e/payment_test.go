@@ -87,7 +87,11 @@ func TestNothingIsLostOrDoubledWhenEveryProgramIsKilled(t *testing.T) {
 	}
 	await := func(n int) {
 		for range n {
-			<-progress
+			select {
+			case <-progress:
+			case <-time.After(time.Minute):
+				t.Fatal("the clients get no answers")
+			}
 		}
 	}
 	await(40)
@@ -173,7 +177,7 @@ func (c *chain) statementsMatchTheLedger() {
 
 func get(t *testing.T, url string) string {
 	t.Helper()
-	response, err := http.Get(url) //nolint:noctx,gosec // a test's own listener
+	response, err := http.Get(url)
 	if err != nil {
 		t.Fatal(err)
 	}
