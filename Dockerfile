@@ -6,7 +6,7 @@ COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
 ARG VERSION=unknown
-RUN mkdir /out && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X github.com/oncepay/oncepay/internal/telemetry.release=${VERSION}" -o /out/ ./cmd/...
+RUN mkdir /out && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X github.com/oncepay/oncepay/internal/telemetry.release=${VERSION}" -o /out/ ./cmd/api ./cmd/relay ./cmd/consumer ./cmd/migrate
 
 # Nothing but the programs and whom to trust: no shell, no package manager, nothing to patch but Go.
 FROM scratch

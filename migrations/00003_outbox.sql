@@ -49,22 +49,24 @@ COMMENT ON COLUMN outbox_cursors.system_identifier IS 'The database cluster that
 COMMENT ON COLUMN outbox_cursors.fencing_token IS 'Goes up with every change of leader and stands in the WHERE of every move of the cursor, so a leader that lost its lease can move nothing.';
 
 -- +goose StatementBegin
-CREATE FUNCTION outbox_events_make_partitions(ahead int) RETURNS TABLE (made int, default_rows bigint)
+CREATE FUNCTION outbox_events_make_partitions(ahead int, most_moved int DEFAULT 10000) RETURNS TABLE (made int, default_rows bigint)
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET lock_timeout = '50ms' SET timezone = 'UTC' AS $$
 DECLARE
     today date := now()::date; -- the function's time zone is UTC
     d     date;
     part  text;
 BEGIN
-    IF ahead NOT BETWEEN 0 AND 60 THEN
-        RAISE EXCEPTION 'outbox_events_make_partitions: ahead must be 0 to 60' USING ERRCODE = '22023';
+    IF ahead NOT BETWEEN 0 AND 60 OR most_moved < 0 THEN
+        RAISE EXCEPTION 'outbox_events_make_partitions: ahead must be 0 to 60, most_moved not negative' USING ERRCODE = '22023';
     END IF;
     made := 0;
     PERFORM pg_advisory_xact_lock(hashtextextended('outbox_events partitions', 0)); -- one caller after the other
     -- The days to come, and those that were missing when rows came.
     FOREACH d IN ARRAY ARRAY(SELECT today + i FROM generate_series(0, ahead) i UNION SELECT DISTINCT created_at::date FROM outbox_events_default) LOOP
         part := 'outbox_events_' || to_char(d, 'YYYYMMDD');
-        CONTINUE WHEN to_regclass(part) IS NOT NULL;
+        CONTINUE WHEN EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'outbox_events'::regclass AND inhrelid = to_regclass(part));
+        -- Moving rows holds up everybody for as long as it takes: many of them are for an operator, at a quiet hour.
+        CONTINUE WHEN (SELECT count(*) FROM (SELECT FROM outbox_events_default WHERE created_at >= d AND created_at < d + 1 LIMIT most_moved + 1) few) > most_moved;
         -- LIKE and ATTACH, not PARTITION OF: that locks the parent against all readers. Without the identity: a partition must not
         -- have one of its own.
         EXECUTE format('CREATE TABLE %I (LIKE outbox_events INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES INCLUDING STORAGE INCLUDING COMPRESSION)', part);
@@ -79,7 +81,7 @@ BEGIN
     RETURN NEXT;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION outbox_events_make_partitions IS 'Makes the partitions of today, of the days ahead and of rows in the default partition. Returns how many it made, and how many rows (up to 1,000) are left in the default partition, which should be none. Waits at most 50 ms for a lock and then fails with 55P03: call it again. The relay calls it every ten minutes.';
+COMMENT ON FUNCTION outbox_events_make_partitions IS 'Makes the partitions of today, of the days ahead and of rows in the default partition. Returns how many it made, and how many rows (up to 1,000) are left in the default partition, which should be none. Days with more than most_moved rows there are left alone. Waits at most 50 ms for a lock and then fails with 55P03: call it again. The relay calls it every ten minutes.';
 
 -- A function of its own: in the transaction of an ATTACH, which holds the default partition, DROP would wait for the parent while
 -- readers that hold the parent wait for the default partition, every time.

@@ -33,6 +33,7 @@ CREATE TABLE payments (
     client_id           uuid        NOT NULL,
     idempotency_key     text        COLLATE "C" NOT NULL,
     fingerprint         bytea       NOT NULL,
+    fingerprint_version smallint    NOT NULL,
     method              text        NOT NULL,
     route               text        NOT NULL,
     request_id          text        NOT NULL,
@@ -42,13 +43,13 @@ CREATE TABLE payments (
 CREATE INDEX payments_tenant ON payments (tenant_id, id);
 CREATE INDEX payments_source ON payments (source_account, id);
 CREATE INDEX payments_destination ON payments (destination_account, id);
-COMMENT ON TABLE payments IS 'One row per payment that was asked for and decided, declined ones included. No foreign key to tenants or accounts: those rows were read under lock in the same transaction, and the check would lock them again for every payment.';
+COMMENT ON TABLE payments IS 'One row per payment that was asked for and decided, declined ones included. No foreign key to accounts: they were read under lock in the same transaction, and the check would lock them again. None to tenants: every payment of a tenant would lock the same row.';
 COMMENT ON COLUMN payments.id IS 'UUIDv7 made from processed_at, so that the order of ids is the order of time and lists need no further index.';
 COMMENT ON COLUMN payments.version IS 'Goes up by one with every event of the payment.';
 COMMENT ON COLUMN payments.decline_code IS 'Why it was declined; empty: it was not.';
 COMMENT ON COLUMN payments.processed_at IS 'When it was decided, by the database clock, to the millisecond.';
 COMMENT ON COLUMN payments.idempotency_key IS 'Audit: the key it came under. Kept for good, long after idempotency_keys has dropped the day.';
-COMMENT ON COLUMN payments.fingerprint IS 'Audit: the fingerprint of the request it came with.';
+COMMENT ON COLUMN payments.fingerprint IS 'Audit: the fingerprint of the request it came with, by the rules of fingerprint_version.';
 
 CREATE TABLE ledger_entries (
     account_id          uuid        NOT NULL,

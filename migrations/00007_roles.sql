@@ -17,11 +17,15 @@ BEGIN
 END $$;
 -- +goose StatementEnd
 
+-- Functions run as their owner here: nobody else may put one where they would find it.
+REVOKE CREATE ON SCHEMA public FROM PUBLIC;
+
 -- api_write: the one transaction. It deletes nothing, and of what exists it changes balances only.
 GRANT SELECT ON tenants, clients, credentials TO api_write;
 GRANT SELECT, INSERT ON accounts, payments, ledger_entries, idempotency_keys TO api_write;
 GRANT UPDATE (balance_minor, entry_count) ON accounts TO api_write;
 GRANT INSERT ON outbox_events TO api_write;
+GRANT SELECT, INSERT, UPDATE ON idempotency_retention TO api_write;
 
 -- api_read: what GET shows, and only the tenant's own rows. A query that forgets its tenant finds nothing.
 GRANT SELECT ON accounts, payments, ledger_entries, idempotency_keys TO api_read;

@@ -92,10 +92,10 @@ type Querier interface {
 // ErrOutOfStep says that the schema of the database and the program do not belong together. Its text names what to do.
 var ErrOutOfStep = errors.New("schema out of step")
 
-// goose keeps the rows of what was rolled back, marked: the version is the highest whose last mark is "applied".
-const currentVersion = `
+const versioned = `
 SELECT to_regclass('goose_db_version') IS NOT NULL`
 
+// goose keeps the rows of what was rolled back, marked: the version is the highest whose last mark is "applied".
 const appliedVersion = `
 SELECT coalesce(max(v.version_id), 0)
 FROM (SELECT DISTINCT ON (version_id) version_id, is_applied FROM goose_db_version ORDER BY version_id, id DESC) v
@@ -104,7 +104,7 @@ WHERE v.is_applied`
 // Check returns ErrOutOfStep when the schema is older or newer than this program was built for.
 func Check(ctx context.Context, db Querier) error {
 	var exists bool
-	if err := db.QueryRow(ctx, currentVersion).Scan(&exists); err != nil {
+	if err := db.QueryRow(ctx, versioned).Scan(&exists); err != nil {
 		return fmt.Errorf("read schema version: %w", err)
 	}
 	var have int64

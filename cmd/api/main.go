@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
-	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/oncepay/oncepay/internal/config"
@@ -44,7 +43,10 @@ var api = program.Program{
 	},
 }
 
-// drainTimeout is how long requests in flight may take after a signal: longer than any handler, shorter than the 30 s
+// doorPool is how many look-ups of credentials there may be at once. Each is one read by primary key, and good for 30 s.
+const doorPool = 4
+
+// drainTimeout is how long requests in flight may take after a signal: longer than any answer takes, shorter than the 30 s
 // that supervisors wait before they kill.
 const drainTimeout = 25 * time.Second
 
@@ -61,17 +63,26 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	}
 	defer stopTracing()
 
-	var write, read *pgxpool.Pool
+	// A pool of its own for credentials and readiness: neither waits for payments, nor payments for invented credentials.
+	var write, read, door *pgxpool.Pool
 	err = program.Together(ctx, func(ctx context.Context) (err error) {
 		if write, err = postgres.Open(ctx, cfg.DatabaseURL, "api", cfg.DatabasePool, log); err != nil {
 			return err
 		}
 		return migrations.Check(ctx, write)
 	}, func(ctx context.Context) (err error) {
+		door, err = postgres.Open(ctx, cfg.DatabaseURL, "api", doorPool, log)
+		return err
+	}, func(ctx context.Context) (err error) {
 		read, err = postgres.Open(ctx, cfg.DatabaseReadURL, "api-read", cfg.ReadPool, log)
 		return err
 	})
-	defer postgres.Close(write, read)
+	defer postgres.Close(write, read, door)
+	if err != nil {
+		return err
+	}
+	// From here on the database keeps answers for at least so long, and perhaps for longer, if somebody has promised that.
+	retention, err := idempotency.Promise(ctx, write, cfg.IdempotencyRetention)
 	if err != nil {
 		return err
 	}
@@ -79,9 +90,10 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	metrics := telemetry.NewAPI(reg)
 	telemetry.WatchPool(reg, "write", write.Stat)
 	telemetry.WatchPool(reg, "read", read.Stat)
+	telemetry.WatchPool(reg, "door", door.Stat)
 
 	processor := &payments.Processor{
-		DB: write, Retention: cfg.IdempotencyRetention, Render: httpapi.Render, OnClaim: metrics.Claimed,
+		DB: write, Retention: retention, Render: httpapi.Render, OnClaim: metrics.Claimed,
 	}
 	var draining atomic.Bool
 	watch := observer{metrics: metrics, log: log, plain: cfg.LogKeys == "plain"}
@@ -94,15 +106,15 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 			return answers[0], nil
 		},
 		Read:        read,
-		Credentials: credentials.NewVerifier(write, time.Now),
-		Retention:   cfg.IdempotencyRetention,
+		Credentials: credentials.NewVerifier(door, time.Now),
+		Retention:   retention,
 		RateLimit:   float64(cfg.RateLimit),
 		CursorKey:   []byte(cfg.CursorSecret),
 		Ready: func(ctx context.Context) error {
 			if draining.Load() {
 				return errors.New("shutting down")
 			}
-			return write.Ping(ctx)
+			return errors.Join(door.Ping(ctx), read.Ping(ctx))
 		},
 		Headers: telemetry.Headers,
 		Observe: watch.request,
@@ -117,12 +129,14 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	server := httpapi.Server(cfg.HTTPAddr, otelhttp.NewHandler(handler, "api"))
+	server := httpapi.Server(traced(handler))
 	log.InfoContext(ctx, "api started", "http_addr", listener.Addr().String(), "admin_addr", admin.Addr())
 	defer log.InfoContext(ctx, "api stopped")
 
+	observed, stopObserving := context.WithCancel(context.WithoutCancel(ctx)) // the drain is worth watching
+	defer stopObserving()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return admin.Run(ctx) })
+	g.Go(func() error { return admin.Run(observed) })
 	g.Go(func() error {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve: %w", err)
@@ -131,6 +145,7 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	})
 	g.Go(func() error {
 		<-ctx.Done()
+		defer stopObserving()
 		// First say no to the load balancer, then close the listener, then finish what is in flight. Serve returns at
 		// once, so the wait is here.
 		draining.Store(true)

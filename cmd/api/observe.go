@@ -5,7 +5,9 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"log/slog"
+	"net/http"
 
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
@@ -13,6 +15,16 @@ import (
 	"github.com/oncepay/oncepay/internal/httpapi"
 	"github.com/oncepay/oncepay/internal/telemetry"
 )
+
+// traced starts a span for every request, in the trace that its client has begun if it has. Nothing of the path is noted but
+// the route: the path of a key's status holds the key.
+func traced(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, span := otel.Tracer("api").Start(telemetry.FromHeaders(r.Context(), r.Header.Get), "request", trace.WithSpanKind(trace.SpanKindServer))
+		defer span.End()
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
 
 // observer puts every request into metrics, on its span and into the log.
 type observer struct {
@@ -28,8 +40,10 @@ func (o observer) request(ctx context.Context, r httpapi.Observation) {
 	}
 
 	span := trace.SpanFromContext(ctx)
-	span.SetName(r.Method + " " + r.Route)
-	span.SetAttributes(attribute.String("http.route", r.Route), attribute.String("request_id", r.RequestID))
+	if r.Route != "" { // else neither method nor path is ours to repeat
+		span.SetName(r.Method + " " + r.Route)
+	}
+	span.SetAttributes(attribute.String("http.route", r.Route), attribute.Int("http.response.status_code", r.Status), attribute.String("request_id", r.RequestID))
 	attrs := []slog.Attr{
 		slog.String("route", r.Route), slog.String("method", r.Method), slog.Int("status", r.Status),
 		slog.Duration("took", r.Duration), slog.String("request_id", r.RequestID),

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/oncepay/oncepay/internal/idempotency"
 	"github.com/oncepay/oncepay/internal/payments"
@@ -72,7 +73,13 @@ const chunk = 500
 // process has commands executed on behalf of the client. Each has a key of its own: that none is done twice is for the
 // look-up before it, since a key is forgotten after some days.
 func (s *seeded) process(ctx context.Context, conn *pgx.Conn, commands []payments.Command) error {
-	processor := payments.Processor{DB: conn, Retention: idempotency.DefaultRetention, Render: render}
+	// Not conn itself: what became of a COMMIT whose reply was lost is asked on another connection.
+	pool, err := pgxpool.New(ctx, conn.Config().ConnString())
+	if err != nil {
+		return fmt.Errorf("open pool: %w", err)
+	}
+	defer pool.Close()
+	processor := payments.Processor{DB: pool, Retention: idempotency.DefaultRetention, Render: render}
 	for some := range slices.Chunk(commands, chunk) {
 		requests := make([]payments.Request, len(some))
 		for i, c := range some {

@@ -29,7 +29,7 @@ type API struct {
 
 	HTTPAddr      string        `env:"HTTP_ADDR" default:":8080" check:"listen" help:"where clients connect"`
 	AdminAddr     string        `env:"ADMIN_ADDR" default:"127.0.0.1:9090" check:"listen" help:"where metrics and pprof are served; keep it private"`
-	RateLimit     int           `env:"RATE_LIMIT" default:"0" min:"0" help:"requests a second and client that may be executed, replays are free; 0 = no limit"`
+	RateLimit     int           `env:"RATE_LIMIT" default:"0" min:"0" help:"requests a second and client that each instance executes, replays are free; 0 = no limit"`
 	CursorSecret  string        `env:"CURSOR_SECRET" default:"" help:"signs the cursors of lists; the same for all instances. unset: random, and a list begun at one instance, or before a restart, cannot go on at another"`
 	ShutdownDelay time.Duration `env:"SHUTDOWN_DELAY" default:"0s" min:"0s" max:"5m" help:"how long /readyz says no before the listener closes; 5s behind a load balancer, so that it notices first"`
 
@@ -68,10 +68,10 @@ type Migrate struct {
 	DatabaseURL string `env:"DATABASE_URL" check:"postgres" example:"postgres://postgres:secret@localhost:5432/oncepay" help:"Postgres, as the owner of the schema"`
 }
 
-// Keys is how long idempotency keys are kept. The API promises it, the relay drops the partitions: both need the same value.
+// Keys is how long idempotency keys are kept. The API promises it in the database, the relay drops what nobody promised.
 type Keys struct {
 	// 72h, so that a Friday-night failure survives the weekend.
-	IdempotencyRetention time.Duration `env:"IDEMPOTENCY_RETENTION" default:"72h" min:"24h" max:"720h" help:"how long an idempotency key is remembered; the same for api and relay"`
+	IdempotencyRetention time.Duration `env:"IDEMPOTENCY_RETENTION" default:"72h" min:"24h" max:"720h" help:"how long an idempotency key is remembered; the longest that any program was started with counts"`
 }
 
 // Kafka is the broker and the names on it.

@@ -167,7 +167,7 @@ func TestTheTableNamesEveryVariableAndWhoReadsIt(t *testing.T) {
 	for _, line := range []string{
 		"| variable | programs | default | meaning |",
 		"| `KAFKA_BROKERS` | relay, consumer | required | Kafka bootstrap brokers, host:port separated by commas |",
-		"| `IDEMPOTENCY_RETENTION` | api, relay | `72h` | how long an idempotency key is remembered; the same for api and relay (24h to 720h) |",
+		"| `IDEMPOTENCY_RETENTION` | api, relay | `72h` | how long an idempotency key is remembered; the longest that any program was started with counts (24h to 720h) |",
 		"| `DATABASE_READ_URL` | api | `$DATABASE_URL` | ",
 		"| `ADMIN_ADDR` | relay | `127.0.0.1:9091` | ",
 		"| `LOG_FORMAT` | api, relay, consumer | `json` | ",

@@ -73,13 +73,16 @@ func (v *Verifier) Verify(ctx context.Context, bearer string) (Identity, error) 
 		return Identity{}, ErrUnauthorized
 	}
 	now := v.now()
-	known := v.recall(token.id, now)
-	if known == nil {
-		var err error
-		if known, err = v.read(ctx, token.id); err != nil {
+	known, renew := v.recall(token.id, now)
+	if known == nil || renew {
+		fresh, err := v.read(ctx, token.id)
+		switch {
+		case err == nil:
+			known = fresh
+			v.keep(token.id, fresh, now)
+		case known == nil:
 			return Identity{}, err
-		}
-		v.keep(token.id, known, now)
+		} // else what is known can be believed a little longer
 	}
 	var want [sha256.Size]byte // an unknown id is compared as well, and takes as long
 	if known != nil {
@@ -94,19 +97,19 @@ func (v *Verifier) Verify(ctx context.Context, bearer string) (Identity, error) 
 	return identity, nil
 }
 
-// recall returns the row of id if it can be believed without asking the database.
-func (v *Verifier) recall(id string, now time.Time) *row {
+// recall returns the row of id if it can still be believed; renew: it is this caller's turn to read it again.
+func (v *Verifier) recall(id string, now time.Time) (r *row, renew bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	r := v.rows[id]
+	r = v.rows[id]
 	switch {
 	case r == nil, !now.Before(r.expires):
-		return nil
+		return nil, false
 	case !now.Before(r.renew):
 		r.renew = now.Add(renewEvery)
-		return nil // this caller's turn
+		return r, true
 	}
-	return r
+	return r, false
 }
 
 // keep takes note of what was read; nil: there is no such credential, or no longer. read is when the reading began, or a

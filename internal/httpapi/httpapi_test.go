@@ -69,7 +69,7 @@ func start(t *testing.T, change func(*httpapi.Options)) *api {
 	}
 	a.handler = httpapi.New(o)
 	a.Server = httptest.NewUnstartedServer(a.handler)
-	a.Config = httpapi.Server("", a.handler)
+	a.Config = httpapi.Server(a.handler)
 	a.Start()
 	t.Cleanup(a.Close)
 	a.caller = a.newTenant(t, credentials.ScopeFund)

@@ -27,6 +27,7 @@ func (s *server) getKey(_ http.Header, r *http.Request) (idempotency.Response, e
 	if err != nil {
 		return idempotency.Response{}, err
 	}
+	exchangeOf(r).seen.Key = key
 	if _, err := newQuery(r); err != nil {
 		return idempotency.Response{}, err
 	}

@@ -88,9 +88,9 @@ func (s *server) listPayments(_ http.Header, r *http.Request) (idempotency.Respo
 }
 
 // idBound is the lowest id that a payment of time t or later can have: ids are UUIDv7s made from the time in milliseconds.
-// So from is inclusive and to is not. otherwise is for the zero time.
-func idBound(t time.Time, otherwise uuid.UUID) (id uuid.UUID) {
-	if t.IsZero() {
+// So from is inclusive and to is not. otherwise is for no time.
+func idBound(t *time.Time, otherwise uuid.UUID) (id uuid.UUID) {
+	if t == nil {
 		return otherwise
 	}
 	ms := t.Add(time.Millisecond - 1).UnixMilli() // up, to the next whole one

@@ -85,7 +85,7 @@ var kinds = map[string]struct {
 	"unknown-account":       {422, "The account is not known", retryNewKey},
 	"amount-out-of-range":   {422, "A balance would leave the range of numbers", retryNewKey},
 	"currency-mismatch":     {422, "The account is kept in another currency", retryNever},
-	"funding-forbidden":     {403, "The credential may not fund accounts", retryNever},
+	"funding-forbidden":     {403, "The credential may not fund accounts", retryNewKey},
 	"system-account-exists": {409, "There is a system account in this currency", retryNever},
 
 	// Not the client's fault.

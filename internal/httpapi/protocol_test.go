@@ -42,7 +42,7 @@ func TestARepeatGetsTheFirstAnswerByteForByte(t *testing.T) {
 		{"unknown account", "/api/v1/payments", order(rich, uuid.NewString(), 1), c, 422, "unknown-account", "new-key"},
 		{"another tenant's account", "/api/v1/payments", order(rich, a.newTenant(t).account(t), 1), c, 422, "unknown-account", "new-key"},
 		{"another currency", "/api/v1/payments", order(rich, yen, 1), c, 422, "currency-mismatch", "never"},
-		{"funding without the scope", "/api/v1/payments", order(system, poor, 1), plain, 403, "funding-forbidden", "never"},
+		{"funding without the scope", "/api/v1/payments", order(system, poor, 1), plain, 403, "funding-forbidden", "new-key"},
 	} {
 		t.Run(k.name, func(t *testing.T) {
 			key := uuid.NewString()

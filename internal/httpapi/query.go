@@ -79,14 +79,14 @@ func (q *query) account() *uuid.UUID {
 	return &id
 }
 
-// time returns the zero time when it is not asked for.
-func (q *query) time(name string) time.Time {
+// time returns nil when it is not asked for.
+func (q *query) time(name string) *time.Time {
 	if !q.values.Has(name) {
-		return time.Time{}
+		return nil
 	}
 	t, err := time.Parse(time.RFC3339, q.values.Get(name))
 	if err != nil {
 		q.fail(name, name+" must be a time as in RFC 3339, such as 2026-01-31T09:30:00Z; a plus sign is written %2B.")
 	}
-	return t
+	return &t
 }

@@ -14,7 +14,11 @@ import (
 func Render(o payments.Outcome) idempotency.Response {
 	switch {
 	case o.Refusal != nil:
-		return refused(o).response()
+		r := refused(o).response()
+		if o.Payment != nil {
+			r.Location = paymentsPath + "/" + o.Payment.ID.String() // it was declined, and can be looked at
+		}
+		return r
 	case o.Payment != nil:
 		return created(paymentsPath+"/"+o.Payment.ID.String(), o.Payment)
 	case o.Account != nil:

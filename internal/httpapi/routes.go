@@ -84,11 +84,11 @@ func New(o Options) http.Handler {
 	return r
 }
 
-// Server returns a server with limits for clients that are slow, by accident or on purpose. Each limit is larger than the
-// one inside it: statement 3 s, handler 8 s, transaction 10 s, answer written 20 s, a client's own patience 30 s.
-func Server(addr string, h http.Handler) *http.Server {
+// Server returns a server with limits for clients that are slow, by accident or on purpose. Each limit is larger than
+// what it has to wait for: a statement 3 s, a handler 8 s, then COMMIT and finding out what became of it 9 s; the answer is
+// written within 20 s, a program drains within 25 s, a client should be patient for 30 s.
+func Server(h http.Handler) *http.Server {
 	return &http.Server{
-		Addr:                         addr,
 		Handler:                      h,
 		ReadHeaderTimeout:            5 * time.Second,
 		ReadTimeout:                  10 * time.Second,

@@ -2,7 +2,8 @@ package payments
 
 import "strings"
 
-// The currencies of ISO 4217 that people pay with, by the number of digits behind the decimal point. Funds, metals and
+// The currencies of ISO 4217 that people pay with, by the number of digits behind the decimal point, which only people need
+// to know: all arithmetic is in minor units. Funds, metals and
 // test codes (CHE, XAU, XXX …) are left out: nobody pays with them.
 const (
 	noDigits    = "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX VND VUV XAF XOF XPF"
@@ -14,22 +15,13 @@ const (
 		"SZL THB TJS TMT TOP TRY TTD TWD TZS UAH USD UYU UZS VES WST XCD XCG YER ZAR ZMW ZWG"
 )
 
-var exponents = func() map[string]int {
-	m := map[string]int{}
-	for digits, codes := range map[int]string{0: noDigits, 2: twoDigits, 3: threeDigits} {
-		for code := range strings.FieldsSeq(codes) {
-			m[code] = digits
-		}
+var currencies = func() map[string]bool {
+	known := map[string]bool{}
+	for code := range strings.FieldsSeq(noDigits + " " + twoDigits + " " + threeDigits) {
+		known[code] = true
 	}
-	return m
+	return known
 }()
 
 // KnownCurrency says whether code, in capitals, is a currency of ISO 4217 that accounts can be kept in.
-func KnownCurrency(code string) bool {
-	_, ok := exponents[code]
-	return ok
-}
-
-// Exponent is the number of digits that a known currency has behind the decimal point: 25000 minor units are 250.00 USD
-// (2), 25000 JPY (0) and 25.000 KWD (3). It only serves to show amounts: all arithmetic is in minor units.
-func Exponent(code string) int { return exponents[code] }
+func KnownCurrency(code string) bool { return currencies[code] }

@@ -20,13 +20,13 @@ ORDER BY tenant_id, currency`
 
 const insertPayments = `
 INSERT INTO payments (id, tenant_id, status, decline_code, version, amount_minor, currency, source_account, destination_account,
-    description, metadata, client_reference, processed_at, client_id, idempotency_key, fingerprint, method, route, request_id)
+    description, metadata, client_reference, processed_at, client_id, idempotency_key, fingerprint, fingerprint_version, method, route, request_id)
 SELECT id, tenant_id, status, decline_code, 1, amount_minor, currency, source_account, destination_account,
-    description, metadata, client_reference, processed_at, client_id, idempotency_key, fingerprint, method, route, request_id
+    description, metadata, client_reference, processed_at, client_id, idempotency_key, fingerprint, fingerprint_version, method, route, request_id
 FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::uuid[], $8::uuid[],
-    $9::text[], $10::jsonb[], $11::text[], $12::timestamptz[], $13::uuid[], $14::text[], $15::bytea[], $16::text[], $17::text[], $18::text[])
+    $9::text[], $10::jsonb[], $11::text[], $12::timestamptz[], $13::uuid[], $14::text[], $15::bytea[], $16::smallint[], $17::text[], $18::text[], $19::text[])
   t(id, tenant_id, status, decline_code, amount_minor, currency, source_account, destination_account,
-    description, metadata, client_reference, processed_at, client_id, idempotency_key, fingerprint, method, route, request_id)`
+    description, metadata, client_reference, processed_at, client_id, idempotency_key, fingerprint, fingerprint_version, method, route, request_id)`
 
 // No foreign key to accounts stands behind this (measured: 40 % of the throughput). The accounts were read under lock by
 // lockAccounts, and the check would lock them once more for every entry.
@@ -84,7 +84,7 @@ func (b *books) queuePayments(batch *pgx.Batch) error {
 	amounts, currencies := make([]int64, n), make([]string, n)
 	descriptions, references, metadata := make([]string, n), make([]string, n), make([][]byte, n)
 	processedAt := make([]time.Time, n)
-	keys, fingerprints := make([]string, n), make([][]byte, n)
+	keys, fingerprints, versions := make([]string, n), make([][]byte, n), make([]int16, n)
 	methods, routes, requestIDs := make([]string, n), make([]string, n), make([]string, n)
 	for i, p := range b.paid {
 		r := &b.payers[i]
@@ -101,11 +101,11 @@ func (b *books) queuePayments(batch *pgx.Batch) error {
 			}
 		}
 		processedAt[i] = p.ProcessedAt
-		keys[i], fingerprints[i] = r.Key, r.Fingerprint.Sum[:]
+		keys[i], fingerprints[i], versions[i] = r.Key, r.Fingerprint.Sum[:], r.Fingerprint.Version
 		methods[i], routes[i], requestIDs[i] = r.Method, r.Route, r.RequestID
 	}
 	batch.Queue(insertPayments, ids, tenants, statuses, declines, amounts, currencies, sources, destinations, descriptions,
-		metadata, references, processedAt, clients, keys, fingerprints, methods, routes, requestIDs)
+		metadata, references, processedAt, clients, keys, fingerprints, versions, methods, routes, requestIDs)
 	return nil
 }
 

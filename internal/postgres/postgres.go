@@ -28,6 +28,11 @@ var settings = map[string]string{
 	// A host that vanished in the middle of a transaction holds its claims and row locks for so long.
 	"idle_in_transaction_session_timeout": "5s",
 
+	// And one that vanished without a transaction does not hold its connection for two hours.
+	"tcp_keepalives_idle":     "10",
+	"tcp_keepalives_interval": "5",
+	"tcp_keepalives_count":    "3",
+
 	// Every statement of these programs goes by an index. Plans are made once for a connection, perhaps on an empty table, where
 	// a scan looks cheap; it would stay when the table has grown.
 	"enable_seqscan":   "off",
@@ -40,7 +45,7 @@ const (
 	transactionTimeout = "10s"
 
 	// A program that cannot reach its database has to say so within five seconds of its start.
-	connectTimeout = 4 * time.Second
+	connectTimeout = 3 * time.Second
 
 	// How long a peer may leave sent data unacknowledged, or stay silent when asked, before the connection is given up.
 	// Without it a statement sent to a host that vanished waits for a quarter of an hour.
@@ -71,6 +76,10 @@ func Open(ctx context.Context, url, app string, max int, log *slog.Logger) (*pgx
 	}).DialContext
 	if conn.ValidateConnect == nil && !strings.Contains(url, "target_session_attrs=") {
 		conn.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
+	// A primary that was demoted answers, and refuses every write (25006): such a connection is not to be used again.
+	conn.OnPgError = func(_ *pgconn.PgConn, e *pgconn.PgError) bool {
+		return e.Code != "25006" && e.SeverityUnlocalized != "FATAL"
 	}
 	setDefault(conn.RuntimeParams, "application_name", app)
 	for name, value := range settings {
