@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
@@ -46,6 +47,9 @@ var api = program.Program{
 // doorPool is how many look-ups of credentials there may be at once. Each is one read by primary key, and good for 30 s.
 const doorPool = 4
 
+// listenForStandby: a COMMIT that was broken off while it waited for its standby says so in a warning only.
+func listenForStandby(c *pgx.ConnConfig) { c.OnNotice = idempotency.OnNotice }
+
 // drainTimeout is how long requests in flight may take after a signal: longer than any answer takes, shorter than the 30 s
 // that supervisors wait before they kill.
 const drainTimeout = 25 * time.Second
@@ -66,7 +70,7 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	// A pool of its own for credentials and readiness: neither waits for payments, nor payments for invented credentials.
 	var write, read, door *pgxpool.Pool
 	err = program.Together(ctx, func(ctx context.Context) (err error) {
-		if write, err = postgres.Open(ctx, cfg.DatabaseURL, "api", cfg.DatabasePool, log); err != nil {
+		if write, err = postgres.Open(ctx, cfg.DatabaseURL, "api", cfg.DatabasePool, log, listenForStandby); err != nil {
 			return err
 		}
 		return migrations.Check(ctx, write)

@@ -83,10 +83,8 @@ func (s *server) submit(ctx context.Context, r payments.Request, wait time.Durat
 				return answer, err
 			}
 		}
-		if answer.State != idempotency.New {
-			return answer, nil
-		}
-		// The other attempt left nothing behind: it is this one's turn.
+		// The other attempt is over: this one's turn, to do the work if nothing was left behind, or to be given the answer as
+		// every repeat is, from the primary and durable.
 	}
 }
 

@@ -110,11 +110,12 @@ func (k record) exists() bool { return k.version != nil }
 // answer judges a finished key in the light of a request for it.
 func (k record) answer(r Request, retention time.Duration) Answer {
 	a := Answer{State: Replay, RequestID: *k.requestID, Date: *k.createdAt, Expires: k.createdAt.Add(retention)}
+	f, known := r.fingerprintOf(*k.version)
 	switch {
-	case *k.version != r.Fingerprint.Version:
+	case !known:
 		a.State = Unreadable
 		return a
-	case string(k.fingerprint) != string(r.Fingerprint.Sum[:]):
+	case string(k.fingerprint) != string(f.Sum[:]):
 		a.State = Mismatch
 		return a
 	}

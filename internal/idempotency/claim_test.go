@@ -61,6 +61,33 @@ func TestAKeyIsWorkedOnOnceAndThenReplayed(t *testing.T) {
 			t.Errorf("%+v", a)
 		}
 	})
+	t.Run("a fingerprint of an older version is compared with the request's own of that version", func(t *testing.T) {
+		t.Parallel()
+		r := newRequest()
+		r.Fingerprint.Version = 2
+		d.run(t, r)
+		oldest, same, other := changed(r).Fingerprint, r.Fingerprint, changed(r).Fingerprint
+		oldest.Version, other.Version = 1, 2
+		now := idempotency.Fingerprint{Version: 3, Sum: [32]byte{3}} // by today's rules another sum
+		for _, c := range []struct {
+			older []idempotency.Fingerprint
+			want  idempotency.State
+		}{
+			{[]idempotency.Fingerprint{same}, idempotency.Replay},
+			{[]idempotency.Fingerprint{oldest, same}, idempotency.Replay},
+			{[]idempotency.Fingerprint{oldest, other}, idempotency.Mismatch},
+			{[]idempotency.Fingerprint{oldest}, idempotency.Unreadable},
+			{nil, idempotency.Unreadable},
+		} {
+			repeat := again(r)
+			repeat.Fingerprint, repeat.Older = now, c.older
+			wantState(t, d.run(t, repeat), c.want)
+			wantState(t, d.peek(t, repeat), c.want)
+		}
+		if n := d.effects(t, r); n != 1 {
+			t.Errorf("worked %d times", n)
+		}
+	})
 	t.Run("what is finished is replayed, whoever holds the key at the moment", func(t *testing.T) {
 		t.Parallel()
 		r := newRequest()

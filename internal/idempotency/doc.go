@@ -40,13 +40,15 @@
 //	it dies after COMMIT, before replying the repeat is a Replay
 //	the reply to COMMIT is lost           Settle asks again on a new connection; Claim makes that safe
 //	a duplicate comes while it runs       InProgress, at once; nobody waits for a lock
+//	COMMIT waits for a standby that is away  it is never cancelled, and answered as unknown; see commit.go
 //	a host vanishes with the lock         idle_in_transaction_session_timeout frees it; set it (5 s) on the server or pool
 //	the key was used for something else   Mismatch
 //	the response cannot be stored         the transaction rolls back; nothing was promised
 //
 // # To copy it
 //
-// Take this folder and migrations/00002_idempotency.sql. Call KeepPartitions every
+// Take this folder and migrations/00002_idempotency.sql. Set OnNotice in the configuration of the pool if the database has a
+// synchronous standby. Call KeepPartitions every
 // few minutes. Handler in handler.go is a start for a net/http service; Run is the same for one request of any kind. What you
 // will want to edit is NewFingerprint.
 package idempotency

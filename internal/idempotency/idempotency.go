@@ -14,9 +14,25 @@ type Request struct {
 
 	// Fingerprint tells this request from another one under the same key; see NewFingerprint.
 	Fingerprint Fingerprint
+	// Older are fingerprints of this same request by the rules of older versions, for as long as keys live that were stored
+	// under them. A stored key is compared with the one of its own version. Nil while there is only one version.
+	Older []Fingerprint
 
 	// RequestID names this attempt in logs and in Original-Request-Id of every later replay.
 	RequestID string
+}
+
+// fingerprintOf returns the request's fingerprint by the rules of a version; false: nobody made one.
+func (r Request) fingerprintOf(version int16) (f Fingerprint, known bool) {
+	if r.Fingerprint.Version == version {
+		return r.Fingerprint, true
+	}
+	for _, f := range r.Older {
+		if f.Version == version {
+			return f, true
+		}
+	}
+	return Fingerprint{}, false
 }
 
 // Response is an answer as it is stored and replayed: byte for byte.
@@ -40,8 +56,8 @@ const (
 	InProgress
 	// Mismatch: the key was used for another request. Answer 422; never do the work.
 	Mismatch
-	// Unreadable: the key was stored with a fingerprint of a version that this program does not know, so it cannot tell
-	// Replay from Mismatch. Answer 503; never do the work.
+	// Unreadable: the key was stored with a fingerprint of a version that the request has none of, so nobody can tell Replay from
+	// Mismatch. Answer 503; never do the work.
 	Unreadable
 )
 

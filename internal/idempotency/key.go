@@ -95,8 +95,9 @@ func unquote(key []byte, line string) ([]byte, error) {
 
 var errNotVisible = fmt.Errorf("%w: only visible ASCII characters are allowed, without blanks", ErrKeyInvalid)
 
-// FingerprintVersion is the version of the rules in NewFingerprint. Whoever changes them raises it and keeps comparing
-// by the old rules for as long as keys live, or in-flight repeats are refused by a deploy.
+// FingerprintVersion is the version of the rules in NewFingerprint. Whoever changes the rules raises it, keeps the old ones as
+// a function of their own, and gives what that makes of a request in Request.Older until the retention has passed since the last
+// instance of the old version stopped. Without that, a deploy answers the repeats of all older requests with Unreadable.
 const FingerprintVersion = 1
 
 // Fingerprint identifies what a request asks for. The zero Fingerprint belongs to no request.

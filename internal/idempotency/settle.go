@@ -20,21 +20,26 @@ type Beginner interface {
 // not; a repeat under the same key finds out. Answer 503 with Retry-After.
 var ErrOutcomeUnknown = errors.New("the outcome of the commit is unknown")
 
+// The ladder, so that every client gets an answer and a drain ends by itself: a handler has 8 s. A COMMIT sent at their end
+// has 5 s more, asking what became of it 3 s, its own COMMITs included, and the last rollback 1 s. That makes 17 s, less
+// than the 20 s in which the server must have written the answer, and those are less than the 25 s of the drain.
 const (
-	commitTimeout = 10 * time.Second // a COMMIT that waits longer than the transaction may live has lost its server
-	settleTimeout = 3 * time.Second  // how long an unknown COMMIT is asked about before the client is told so
-	maxAttempts   = 4                // the first one and three more, for a transaction that lost a race
+	commitTimeout   = 5 * time.Second // a COMMIT that waits longer has lost its server, or the server its standby
+	settleTimeout   = 3 * time.Second // how long an unknown COMMIT is asked about before the client is told so
+	rollbackTimeout = time.Second
+	maxAttempts     = 4 // the first one and three more, for a transaction that lost a race
 )
 
 // Settle runs attempt in a transaction under READ COMMITTED and commits it, until the outcome is known.
 //
 // attempt is Claim, the work, Store. It is run again, from the start and in a new transaction, when the database says
 // that it lost a race (40001, 40P01, 55P03, and 23505 which means claim again), and when the outcome of COMMIT is unknown: a
-// lost connection, a deadline, a server that shut down. That is safe because of Claim: if the commit took place the
-// second run finds the stored response, if it did not the key is free. An answer that the first run made itself is
-// a first answer then, not a replay.
+// lost connection, a deadline, a server that shut down or no longer waited for its standby (see OnNotice). That is safe
+// because of Claim: if the commit took place the second run finds the stored response, if it did not the key is free. An
+// answer that the first run made itself is a first answer then, not a replay.
 //
-// An error means that nothing was done, but for ErrOutcomeUnknown. ctx ends the attempt, never the COMMIT.
+// Every answer, a replay too, is as durable as the server is set up to make a write: its synchronous standby has it. An
+// error means that nothing was done, but for ErrOutcomeUnknown. ctx ends the attempt, never the COMMIT: Settle returns at most 9 s after it.
 func Settle(ctx context.Context, db Beginner, attempt func(context.Context, pgx.Tx) ([]Answer, error)) ([]Answer, error) {
 	var lost error
 	for n := range maxAttempts {
@@ -43,7 +48,7 @@ func Settle(ctx context.Context, db Beginner, attempt func(context.Context, pgx.
 				break
 			}
 		}
-		answers, unknown, err := once(ctx, db, attempt)
+		answers, unknown, err := once(ctx, context.WithoutCancel(ctx), db, attempt)
 		switch {
 		case err == nil:
 			return answers, nil
@@ -57,8 +62,9 @@ func Settle(ctx context.Context, db Beginner, attempt func(context.Context, pgx.
 	return nil, lost
 }
 
-// once runs one attempt in one transaction. unknown: COMMIT was sent and err does not say what became of it.
-func once(ctx context.Context, db Beginner, attempt func(context.Context, pgx.Tx) ([]Answer, error)) (as []Answer, unknown bool, err error) {
+// once runs one attempt in one transaction and commits it, the latter on commitCtx. unknown: COMMIT was sent and err does not
+// say what became of it.
+func once(ctx, commitCtx context.Context, db Beginner, attempt func(context.Context, pgx.Tx) ([]Answer, error)) (as []Answer, unknown bool, err error) {
 	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return nil, false, fmt.Errorf("begin: %w", err)
@@ -66,18 +72,22 @@ func once(ctx context.Context, db Beginner, attempt func(context.Context, pgx.Tx
 	// After COMMIT this does nothing. Before it, it frees the keys at once, even when ctx is what ended the attempt, and
 	// even when attempt panics.
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 		defer cancel()
 		_ = tx.Rollback(ctx) // the connection is closed when it fails, which rolls back as well
 	}()
+	allowCancel(tx.Conn())
 	as, err = attempt(ctx, tx)
 	if err != nil {
 		return nil, false, err
 	}
+	if onlyReplays(as) {
+		if _, err := tx.Exec(ctx, writeForStandby); err != nil {
+			return nil, false, fmt.Errorf("write for the standby: %w", err)
+		}
+	}
 	// Crash point: nothing is committed, the claim dies with the connection, a repeat does the work.
-	commitCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
-	defer cancel()
-	if err := tx.Commit(commitCtx); err != nil {
+	if err := commit(commitCtx, tx); err != nil {
 		return as, !definite(err), fmt.Errorf("commit: %w", err)
 	}
 	// Crash point: it is committed but nobody was told. A repeat is a replay.
@@ -90,7 +100,7 @@ func settle(ctx context.Context, db Beginner, attempt func(context.Context, pgx.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout) // a client that left must not leave it open
 	defer cancel()
 	for n := 1; ; n++ {
-		answers, unknown, err := once(ctx, db, attempt)
+		answers, unknown, err := once(ctx, ctx, db, attempt)
 		if err == nil || unknown {
 			still := adopt(answers, mine)
 			if err == nil && !still {
@@ -123,17 +133,6 @@ func adopt(answers, mine []Answer) (still bool) {
 		}
 	}
 	return still
-}
-
-// definite says whether an error of COMMIT tells that nothing was committed: the server itself said so, and went on
-// living. Every other error (a lost connection, a deadline, a FATAL of a server that shut down while it waited for its
-// standby) leaves it open. pgx's SafeToRetry is no guide here: it is true for a COMMIT whose reply was lost.
-func definite(err error) bool {
-	if errors.Is(err, pgx.ErrTxCommitRollback) {
-		return true
-	}
-	var e *pgconn.PgError
-	return errors.As(err, &e) && e.SeverityUnlocalized == "ERROR"
 }
 
 // lostRace says whether the same attempt, run again, may well succeed.

@@ -172,6 +172,7 @@ func (g *gone) BeginTx(ctx context.Context, _ pgx.TxOptions) (pgx.Tx, error) {
 	}
 	return nil, g.refuse(ctx)
 }
+func (g *gone) Conn() *pgx.Conn                { return nil }
 func (g *gone) Commit(context.Context) error   { return io.ErrUnexpectedEOF }
 func (g *gone) Rollback(context.Context) error { return pgx.ErrTxClosed }
 
@@ -213,4 +214,23 @@ func TestATransactionThatDoesNotBeginDidNothing(t *testing.T) {
 	if !errors.Is(err, refused) || errors.Is(err, idempotency.ErrOutcomeUnknown) || g.begun != 2 {
 		t.Errorf("begun %d times, %v", g.begun-1, err)
 	}
+}
+
+// stuck is a database where every COMMIT waits for something that does not come.
+type stuck struct{ gone }
+
+func (s *stuck) BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error) { return s, nil }
+func (s *stuck) Commit(ctx context.Context) error                       { <-ctx.Done(); return ctx.Err() }
+
+func TestCommitsThatNeverEndAreGivenUpWithinNineSeconds(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		_, err := idempotency.Settle(t.Context(), &stuck{}, func(context.Context, pgx.Tx) ([]idempotency.Answer, error) {
+			return []idempotency.Answer{{State: idempotency.New}}, nil
+		})
+		if took := time.Since(start); !errors.Is(err, idempotency.ErrOutcomeUnknown) || took > 9*time.Second {
+			t.Errorf("after %s: %v", took, err)
+		}
+	})
 }

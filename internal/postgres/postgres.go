@@ -55,8 +55,9 @@ const (
 // Open returns a pool of at most max connections after one of them has answered. The server knows them as app. Its errors
 // are one line and never show the password.
 //
-// Connections go to a server that takes writes, unless the URL says otherwise with target_session_attrs.
-func Open(ctx context.Context, url, app string, max int, log *slog.Logger) (*pgxpool.Pool, error) {
+// Connections go to a server that takes writes, unless the URL says otherwise with target_session_attrs. more are the
+// settings of one program.
+func Open(ctx context.Context, url, app string, max int, log *slog.Logger, more ...func(*pgx.ConnConfig)) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		// Not the driver's text: it hides passwords on a best-effort basis only.
@@ -86,6 +87,9 @@ func Open(ctx context.Context, url, app string, max int, log *slog.Logger) (*pgx
 		setDefault(conn.RuntimeParams, name, value)
 	}
 
+	for _, set := range more {
+		set(conn)
+	}
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, fmt.Errorf("open the database: %s", oneLine(err))
