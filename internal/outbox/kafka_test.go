@@ -3,6 +3,7 @@ package outbox_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -103,13 +104,16 @@ func TestMissingTopicsAreMadeAndOthersTakenAsTheyAre(t *testing.T) {
 		}
 		p.Close()
 	}
-	topics, err := admin.ListTopics(t.Context(), prefix+"old", prefix+"new")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if old, made := len(topics[prefix+"old"].Partitions), len(topics[prefix+"new"].Partitions); old != 3 || made != 12 {
-		t.Errorf("%d and %d partitions, want 3 and 12", old, made)
-	}
+	testenv.Eventually(t, soon, func() error { // a broker tells of what it has just made a little later
+		topics, err := admin.ListTopics(t.Context(), prefix+"old", prefix+"new")
+		if err != nil {
+			return err
+		}
+		if old, made := len(topics[prefix+"old"].Partitions), len(topics[prefix+"new"].Partitions); old != 3 || made != 12 {
+			return fmt.Errorf("%d and %d partitions, want 3 and 12", old, made)
+		}
+		return nil
+	})
 }
 
 func TestEverythingArrivesWhenTheBrokerComesBack(t *testing.T) {
