@@ -8,24 +8,17 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"sync/atomic"
 	"time"
-
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/oncepay/oncepay/internal/config"
 	"github.com/oncepay/oncepay/internal/credentials"
 	"github.com/oncepay/oncepay/internal/httpapi"
 	"github.com/oncepay/oncepay/internal/idempotency"
 	"github.com/oncepay/oncepay/internal/payments"
-	"github.com/oncepay/oncepay/internal/postgres"
 	"github.com/oncepay/oncepay/internal/program"
 	"github.com/oncepay/oncepay/internal/telemetry"
-	"github.com/oncepay/oncepay/migrations"
 )
 
 func main() {
@@ -44,16 +37,6 @@ var api = program.Program{
 	},
 }
 
-// doorPool is how many look-ups of credentials there may be at once. Each is one read by primary key, and good for 30 s.
-const doorPool = 4
-
-// listenForStandby: a COMMIT that was broken off while it waited for its standby says so in a warning only.
-func listenForStandby(c *pgx.ConnConfig) { c.OnNotice = idempotency.OnNotice }
-
-// drainTimeout is how long requests in flight may take after a signal: longer than any answer takes, shorter than the 30 s
-// that supervisors wait before they kill.
-const drainTimeout = 25 * time.Second
-
 func run(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
 	cfg, err := config.LoadAPI(getenv)
 	if err != nil {
@@ -67,37 +50,22 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	}
 	defer stopTracing()
 
-	// A pool of its own for credentials and readiness: neither waits for payments, nor payments for invented credentials.
-	var write, read, door *pgxpool.Pool
-	err = program.Together(ctx, func(ctx context.Context) (err error) {
-		if write, err = postgres.Open(ctx, cfg.DatabaseURL, "api", cfg.DatabasePool, log, listenForStandby); err != nil {
-			return err
-		}
-		return migrations.Check(ctx, write)
-	}, func(ctx context.Context) (err error) {
-		door, err = postgres.Open(ctx, cfg.DatabaseURL, "api", doorPool, log)
-		return err
-	}, func(ctx context.Context) (err error) {
-		read, err = postgres.Open(ctx, cfg.DatabaseReadURL, "api-read", cfg.ReadPool, log)
-		return err
-	})
-	defer postgres.Close(write, read, door)
+	db, err := openPools(ctx, cfg, log)
+	defer db.close()
 	if err != nil {
 		return err
 	}
 	// From here on the database keeps answers for at least so long, and perhaps for longer, if somebody has promised that.
-	retention, err := idempotency.Promise(ctx, write, cfg.IdempotencyRetention)
+	retention, err := idempotency.Promise(ctx, db.write, cfg.IdempotencyRetention)
 	if err != nil {
 		return err
 	}
 	reg := telemetry.NewRegistry()
 	metrics := telemetry.NewAPI(reg)
-	telemetry.WatchPool(reg, "write", write.Stat)
-	telemetry.WatchPool(reg, "read", read.Stat)
-	telemetry.WatchPool(reg, "door", door.Stat)
+	db.watch(reg)
 
 	processor := &payments.Processor{
-		DB: write, Retention: retention, Render: httpapi.Render, OnClaim: metrics.Claimed,
+		DB: db.write, Retention: retention, Render: httpapi.Render, OnClaim: metrics.Claimed,
 	}
 	var draining atomic.Bool
 	watch := observer{metrics: metrics, log: log, plain: cfg.LogKeys == "plain"}
@@ -109,8 +77,8 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 			}
 			return answers[0], nil
 		},
-		Read:        read,
-		Credentials: credentials.NewVerifier(door, time.Now),
+		Read:        db.read,
+		Credentials: credentials.NewVerifier(db.door, time.Now),
 		Retention:   retention,
 		RateLimit:   float64(cfg.RateLimit),
 		CursorKey:   []byte(cfg.CursorSecret),
@@ -118,7 +86,7 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 			if draining.Load() {
 				return errors.New("shutting down")
 			}
-			return errors.Join(door.Ping(ctx), read.Ping(ctx))
+			return errors.Join(db.door.Ping(ctx), db.read.Ping(ctx))
 		},
 		Headers: telemetry.Headers,
 		Observe: watch.request,
@@ -136,30 +104,8 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	server := httpapi.Server(traced(handler))
 	log.InfoContext(ctx, "api started", "http_addr", listener.Addr().String(), "admin_addr", admin.Addr())
 	defer log.InfoContext(ctx, "api stopped")
-
-	observed, stopObserving := context.WithCancel(context.WithoutCancel(ctx)) // the drain is worth watching
-	defer stopObserving()
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return admin.Run(observed) })
-	g.Go(func() error {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
-			return fmt.Errorf("serve: %w", err)
-		}
-		return nil
-	})
-	g.Go(func() error {
-		<-ctx.Done()
-		defer stopObserving()
-		// First say no to the load balancer, then close the listener, then finish what is in flight. Serve returns at
-		// once, so the wait is here.
-		draining.Store(true)
+	return serve(ctx, server, listener, admin, func() {
+		draining.Store(true) // first say no to the load balancer, and give it time to hear
 		<-time.After(cfg.ShutdownDelay)
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
-		defer cancel()
-		if err := server.Shutdown(grace); err != nil {
-			return fmt.Errorf("drain: %w", err)
-		}
-		return nil
 	})
-	return g.Wait()
 }

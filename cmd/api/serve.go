@@ -1,0 +1,45 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/oncepay/oncepay/internal/telemetry"
+)
+
+// drainTimeout is how long requests in flight may take after a signal: longer than any answer takes, shorter than the 30 s
+// that supervisors wait before they kill.
+const drainTimeout = 25 * time.Second
+
+// serve answers until ctx ends, calls drain, closes the listener and returns when what was in flight is answered. Metrics are
+// served to the very end: a drain is worth watching.
+func serve(ctx context.Context, server *http.Server, listener net.Listener, admin *telemetry.Admin, drain func()) error {
+	observed, stopObserving := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopObserving()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return admin.Run(observed) })
+	g.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve: %w", err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-ctx.Done()
+		defer stopObserving()
+		drain()
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+		defer cancel()
+		if err := server.Shutdown(grace); err != nil { // Serve returns at once: the wait is here
+			return fmt.Errorf("drain: %w", err)
+		}
+		return nil
+	})
+	return g.Wait()
+}
