@@ -26,19 +26,31 @@ type pools struct {
 // doorPool is how many look-ups of credentials there may be at once. Each is one read by primary key, and good for 30 s.
 const doorPool = 4
 
-// openPools opens them side by side. With an error, close closes those that were opened.
+// openPools opens them. With an error, close closes those that were opened.
 func openPools(ctx context.Context, cfg config.API, log *slog.Logger) (p pools, err error) {
-	err = program.Together(ctx, func(ctx context.Context) (err error) {
+	write := func(ctx context.Context) (err error) {
 		if p.write, err = postgres.Open(ctx, cfg.DatabaseURL, "api", cfg.DatabasePool, log, listenForStandby); err != nil {
 			return err
 		}
-		return migrations.Check(ctx, p.write)
-	}, func(ctx context.Context) (err error) {
+		if err := migrations.Check(ctx, p.write); err != nil {
+			return err
+		}
 		p.door, err = postgres.Open(ctx, cfg.DatabaseURL, "api", doorPool, log)
 		return err
-	}, func(ctx context.Context) (err error) {
+	}
+	read := func(ctx context.Context) (err error) {
 		p.read, err = postgres.Open(ctx, cfg.DatabaseReadURL, "api-read", cfg.ReadPool, log)
 		return err
+	}
+	if cfg.DatabaseReadURL != cfg.DatabaseURL {
+		err = program.Together(ctx, write, read)
+		return p, err
+	}
+	err = program.Together(ctx, func(ctx context.Context) error { // one database that is away is one problem
+		if err := write(ctx); err != nil {
+			return err
+		}
+		return read(ctx)
 	})
 	return p, err
 }

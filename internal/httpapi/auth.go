@@ -14,7 +14,9 @@ import (
 // here, with the first thing that may wait.
 func (s *server) authenticate(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), handlerTimeout)
+		// Not the request's own end: net/http takes a client that has only closed its sending half for one that is gone. Whoever
+		// has sent a whole request gets it done, and finds the answer under its key when it could not wait.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), handlerTimeout)
 		defer cancel()
 		r = r.WithContext(ctx)
 		identity, err := s.identify(r)

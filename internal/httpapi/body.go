@@ -9,7 +9,8 @@ import (
 	"strings"
 )
 
-// maxBody is far above the largest valid payment, and small enough that a thousand slow clients cost 64 MiB.
+// maxBody, in bytes as they are sent, is far above any ordinary payment. Only metadata and description of full length, in
+// escaped characters from beyond ASCII, come up to it.
 const maxBody = 64 << 10
 
 // readBody reads the whole body, before any transaction is begun: a slow client must not hold one open.

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -67,7 +68,8 @@ func (s *server) observe(next http.Handler) http.Handler {
 // requestID is the client's own when it is well-formed: it ends up in logs and in the database.
 func requestID(h http.Header) string {
 	ids := h.Values("X-Request-Id")
-	if len(ids) != 1 || len(ids[0]) < 1 || len(ids[0]) > 128 {
+	// A credential that was put into the wrong header is not to be seen in logs.
+	if len(ids) != 1 || len(ids[0]) < 1 || len(ids[0]) > 128 || strings.HasPrefix(ids[0], "oncepay_") {
 		return newID()
 	}
 	for i := range len(ids[0]) {

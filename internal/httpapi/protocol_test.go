@@ -1,8 +1,11 @@
 package httpapi_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -392,5 +395,33 @@ func TestFailuresSayWhetherToRepeatAndNothingOfTheirCause(t *testing.T) {
 	}
 	if got := a.caller.get(t, "/livez"); got.status != 200 {
 		t.Errorf("%+v", got)
+	}
+}
+
+// A client that closes its sending half has sent all it has to say, and is waiting for the answer.
+func TestARequestIsDoneAlthoughItsClientHasClosedItsHalf(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	conn, err := net.Dial("tcp", a.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	body := `{"currency":"USD"}`
+	_, err = fmt.Fprintf(conn, "POST /api/v1/accounts HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\nIdempotency-Key: k\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+		a.caller.token, len(body), body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	if response.StatusCode != http.StatusCreated {
+		t.Errorf("status %d", response.StatusCode)
 	}
 }

@@ -84,8 +84,8 @@ func (q *query) time(name string) *time.Time {
 	if !q.values.Has(name) {
 		return nil
 	}
-	t, err := time.Parse(time.RFC3339, q.values.Get(name))
-	if err != nil {
+	var t time.Time
+	if err := t.UnmarshalText([]byte(q.values.Get(name))); err != nil { // strict, where time.Parse takes 9:30, commas and +24:00
 		q.fail(name, name+" must be a time as in RFC 3339, such as 2026-01-31T09:30:00Z; a plus sign is written %2B.")
 	}
 	return &t

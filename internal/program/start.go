@@ -11,8 +11,7 @@ import (
 const startTimeout = 3 * time.Second
 
 // Together tries what a program needs at its start, side by side and for at most 3 s, and returns the problems of all: a
-// program that cannot work is to say why, completely, at once. Two that say the same are one problem. What breaks later is
-// waited out.
+// program that cannot work is to say why, completely, at once. What breaks later is waited out.
 func Together(ctx context.Context, needs ...func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -22,13 +21,5 @@ func Together(ctx context.Context, needs ...func(context.Context) error) error {
 		all.Go(func() { problems[i] = need(ctx) })
 	}
 	all.Wait()
-	said := map[string]bool{}
-	for i, p := range problems {
-		if p != nil && said[p.Error()] {
-			problems[i] = nil
-		} else if p != nil {
-			said[p.Error()] = true
-		}
-	}
 	return errors.Join(problems...)
 }
