@@ -48,20 +48,40 @@ func StartPostgres(ctx context.Context, o PostgresOptions) (*Postgres, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	if o.Port != 0 {
-		return startPostgres(ctx, o)
-	}
-	// Another program may take the free port before the server has it. Three times in a row is no accident.
+	free := o.Port == 0
 	for attempt := 1; ; attempt++ {
-		port, err := freePort()
-		if err != nil {
+		if free {
+			port, err := freePort()
+			if err != nil {
+				return nil, err
+			}
+			o.Port = port
+		}
+		p, err := startPostgres(ctx, o)
+		switch {
+		case err == nil:
+			return p, nil
+		case free && attempt < 3 && strings.Contains(err.Error(), "Address already in use"):
+			// Another program took the free port before the server had it. Three times in a row is no accident.
+		case attempt < 50 && strings.Contains(err.Error(), "pre-existing shared memory block"):
+			// The server that had this directory was killed, and its children are still ending.
+			if sleep(ctx, 100*time.Millisecond) != nil {
+				return nil, err
+			}
+		default:
 			return nil, err
 		}
-		o.Port = port
-		p, err := startPostgres(ctx, o)
-		if err == nil || attempt == 3 || !strings.Contains(err.Error(), "Address already in use") {
-			return p, err
-		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
 	}
 }
 
