@@ -22,6 +22,7 @@ var copyable = map[string]string{
 	"idempotency": "00002_idempotency.sql",
 	"outbox":      "00003_outbox.sql",
 	"inbox":       "00005_inbox.sql",
+	"client":      "",
 }
 
 func TestACopyableFolderCompilesUnchangedInAnEmptyModule(t *testing.T) {
@@ -49,6 +50,9 @@ func TestACopyableFolderCompilesUnchangedInAnEmptyModule(t *testing.T) {
 func TestACopyablePackagesMigrationStandsAlone(t *testing.T) {
 	t.Parallel()
 	for name, migration := range copyable {
+		if migration == "" {
+			continue
+		}
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db, err := sql.Open("pgx", testenv.EmptyDatabase(t).URL)

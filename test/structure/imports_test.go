@@ -44,6 +44,7 @@ var table = map[string]rule{
 	"internal/postgres":  {nil, []string{pgx, "golang.org/x/sys"}},
 	"internal/program":   {nil, []string{}},
 	"internal/child":     {nil, []string{}},
+	"internal/client":    {nil, []string{}},
 	"internal/embedded":  {nil, []string{pgx, kgo, "github.com/fergusstrange/embedded-postgres"}},
 	"internal/testenv":   {[]string{"internal/embedded", "migrations"}, nil},
 	"api":                {nil, []string{}},

@@ -1,0 +1,248 @@
+package client_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/oncepay/oncepay/internal/client"
+)
+
+// script answers one request after the other, the last reply again and again, and remembers the requests. It is a service
+// without a network, so that time in a synctest bubble stands still while nobody waits.
+type script struct {
+	replies  []reply
+	requests []seen
+}
+
+// reply is an answer, or the error in place of one.
+type reply struct {
+	status int
+	header map[string]string
+	body   string
+	torn   bool // the body ends too early
+	err    error
+}
+
+type seen struct {
+	Key, Body, Authorization string
+	After                    time.Duration // since the first request
+	at                       time.Time
+}
+
+func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return nil, err
+	}
+	request := seen{Key: r.Header.Get("Idempotency-Key"), Body: string(body), Authorization: r.Header.Get("Authorization"), at: time.Now()}
+	if len(s.requests) > 0 {
+		request.After = request.at.Sub(s.requests[0].at)
+	}
+	said := s.replies[min(len(s.requests), len(s.replies)-1)]
+	s.requests = append(s.requests, request)
+	if said.err != nil {
+		return nil, said.err
+	}
+	content := io.Reader(strings.NewReader(said.body))
+	if said.torn {
+		content = io.MultiReader(content, broken{})
+	}
+	response := &http.Response{StatusCode: said.status, Header: http.Header{}, Body: io.NopCloser(content), Request: r}
+	for name, value := range said.header {
+		response.Header.Set(name, value)
+	}
+	return response, nil
+}
+
+type broken struct{}
+
+func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
+
+// post sends one request to the service that replies so, and ends after ten seconds of the bubble's time.
+func post(t *testing.T, replies ...reply) (s *script, a client.Answer, err error, attempts []client.Attempt) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s = &script{replies: replies}
+		c := client.Client{
+			URL: "http://service/", Token: "secret", HTTP: &http.Client{Transport: s},
+			Attempted: func(a client.Attempt) { attempts = append(attempts, a) },
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		a, err = c.Post(ctx, "/api/v1/payments", "k-1", map[string]int{"amount_minor": 2500})
+	})
+	return s, a, err, attempts
+}
+
+var errCut = errors.New("connection reset by peer")
+
+func made(replayed string) reply {
+	return reply{status: 201, header: map[string]string{"Idempotent-Replayed": replayed}, body: `{"id":"p"}`}
+}
+
+func problem(status int, code, retry string, header ...string) reply {
+	r := reply{
+		status: status, body: `{"code":"` + code + `","detail":"so it is","retry":"` + retry + `","request_id":"r-1"}`,
+		header: map[string]string{"Content-Type": "application/problem+json"},
+	}
+	for i := 0; i < len(header); i += 2 {
+		r.header[header[i]] = header[i+1]
+	}
+	return r
+}
+
+func TestWhatSettlesNothingIsRepeatedUnderTheSameKeyWithTheSameBody(t *testing.T) {
+	t.Parallel()
+	for name, first := range map[string]reply{
+		"a cut connection":              {err: errCut},
+		"a torn body":                   {status: 201, header: map[string]string{"Idempotent-Replayed": "false"}, body: `{"id`, torn: true},
+		"an unavailable service":        problem(503, "unavailable", "same-key"),
+		"an unknown outcome":            problem(503, "outcome-unknown", "same-key"),
+		"an unforeseen failure":         problem(500, "internal", "same-key"),
+		"a request in progress":         problem(409, "request-in-progress", "same-key"),
+		"a rate limit":                  problem(429, "rate-limited", "same-key"),
+		"a proxy's 502":                 {status: 502, body: "bad gateway"},
+		"a proxy's 404":                 {status: 404, header: map[string]string{"Content-Type": "text/html"}, body: "no such site"},
+		"a proxy's 429":                 {status: 429},
+		"a redirection":                 {status: 307, header: map[string]string{"Location": "http://elsewhere/"}},
+		"another site's 200":            {status: 200, body: "<html>Welcome to the hotel"},
+		"another service's problem":     {status: 403, header: map[string]string{"Content-Type": "application/problem+json"}, body: `{"title":"Blocked"}`},
+		"a refusal that is cut to HTML": {status: 402, header: map[string]string{"Content-Type": "application/problem+json"}, body: `<html>`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s, a, err, _ := post(t, first, first, made("true"))
+			if err != nil || a.Status != 201 || !a.Replayed() || string(a.Body) != `{"id":"p"}` {
+				t.Errorf("%d %s, %v", a.Status, a.Body, err)
+			}
+			if len(s.requests) != 3 {
+				t.Fatalf("%d requests", len(s.requests))
+			}
+			for _, r := range s.requests {
+				if r.Key != "k-1" || r.Body != `{"amount_minor":2500}` || r.Authorization != "Bearer secret" {
+					t.Errorf("request %+v", r)
+				}
+			}
+			// Without Retry-After: up to 50 ms, then up to 100 ms.
+			if last := s.requests[2].After; last > 150*time.Millisecond {
+				t.Errorf("the third came after %s", last)
+			}
+		})
+	}
+}
+
+func TestAnAnswerThatStandsIsAskedForOnce(t *testing.T) {
+	t.Parallel()
+	for _, said := range []reply{
+		made("false"), made("true"),
+		problem(402, "insufficient-funds", "new-key", "Idempotent-Replayed", "true"),
+		problem(422, "idempotency-key-reused", "new-key"),
+		problem(422, "invalid-amount", "never"),
+		problem(401, "unauthorized", "never"),
+	} {
+		s, a, err, _ := post(t, said, made("false"))
+		if err != nil || a.Status != said.status || string(a.Body) != said.body || len(s.requests) != 1 {
+			t.Errorf("%d %s, %v after %d requests", a.Status, a.Body, err, len(s.requests))
+		}
+	}
+	_, a, _, _ := post(t, problem(402, "insufficient-funds", "new-key"))
+	want := client.Problem{Code: "insufficient-funds", Detail: "so it is", Retry: "new-key", RequestID: "r-1"}
+	if diff := cmp.Diff(want, a.Problem()); diff != "" {
+		t.Errorf("problem (-want +got):\n%s", diff)
+	}
+}
+
+func TestItWaitsAsLongAsItIsAskedTo(t *testing.T) {
+	t.Parallel()
+	for asked, least := range map[string]time.Duration{"1": time.Second, "3": 3 * time.Second, "0": 0, "-1": 0, "soon": 0} {
+		s, _, err, _ := post(t, problem(409, "request-in-progress", "same-key", "Retry-After", asked), made("true"))
+		if err != nil || len(s.requests) != 2 {
+			t.Fatalf("Retry-After: %s: %v after %d requests", asked, err, len(s.requests))
+		}
+		if after := s.requests[1].After; after < least || after > least+50*time.Millisecond {
+			t.Errorf("Retry-After: %s: it came back after %s", asked, after)
+		}
+	}
+}
+
+func TestPausesGrowAndStayShortEnoughToBeBackSoon(t *testing.T) {
+	t.Parallel()
+	s, _, err, _ := post(t, reply{err: errCut})
+	if !errors.Is(err, client.ErrUnknown) || len(s.requests) < 8 || len(s.requests) > 200 {
+		t.Errorf("%v after %d requests in ten seconds", err, len(s.requests))
+	}
+	for i := 1; i < len(s.requests); i++ {
+		if pause := s.requests[i].After - s.requests[i-1].After; pause > min(50*time.Millisecond<<(i-1), 2*time.Second) {
+			t.Errorf("pause %d: %s", i, pause)
+		}
+	}
+}
+
+func TestTheOutcomeIsUnknownWhenTimeIsUp(t *testing.T) {
+	t.Parallel()
+	_, a, err, _ := post(t, problem(503, "unavailable", "same-key", "Retry-After", "60"))
+	if !errors.Is(err, client.ErrUnknown) || a.Status != 503 || !strings.Contains(err.Error(), "answer 503 unavailable") {
+		t.Errorf("%d, %v", a.Status, err)
+	}
+	_, _, err, _ = post(t, reply{err: errCut})
+	if !errors.Is(err, client.ErrUnknown) || !errors.Is(err, errCut) || strings.Contains(err.Error(), "secret") {
+		t.Errorf("why there was no answer: %v", err)
+	}
+}
+
+func TestACredentialRevokedBetweenTwoAttemptsLeavesTheOutcomeUnknown(t *testing.T) {
+	t.Parallel()
+	s, a, err, _ := post(t, reply{err: errCut}, problem(401, "unauthorized", "never"))
+	if !errors.Is(err, client.ErrUnknown) || a.Status != 401 || len(s.requests) != 2 {
+		t.Errorf("%d, %v after %d requests", a.Status, err, len(s.requests))
+	}
+}
+
+func TestAttemptedSeesEveryAttempt(t *testing.T) {
+	t.Parallel()
+	_, _, err, attempts := post(t, reply{err: errCut}, problem(503, "unavailable", "same-key", "Retry-After", "1"), made("false"))
+	if err != nil || len(attempts) != 3 {
+		t.Fatalf("%v, %d attempts", err, len(attempts))
+	}
+	for i, status := range []int{0, 503, 201} {
+		a := attempts[i]
+		if a.Answer.Status != status || (a.Err != nil) != (i == 0) || a.Key != "k-1" || a.Path != "/api/v1/payments" || string(a.Body) != `{"amount_minor":2500}` {
+			t.Errorf("attempt %d: %+v", i, a)
+		}
+		if a.Ended.Before(a.Began) || i > 0 && a.Began.Before(attempts[i-1].Ended) {
+			t.Errorf("attempt %d: %s to %s", i, a.Began, a.Ended)
+		}
+	}
+}
+
+func TestGetAsksOnceAndNamesNoKey(t *testing.T) {
+	t.Parallel()
+	for _, said := range []reply{{status: 200, body: "{}"}, problem(404, "not-found", "never"), problem(503, "unavailable", "same-key"), {err: errCut}} {
+		s := &script{replies: []reply{said}}
+		c := client.Client{URL: "http://service", Token: "secret", HTTP: &http.Client{Transport: s}}
+		a, err := c.Get(t.Context(), "/api/v1/payments/p")
+		if a.Status != said.status || !errors.Is(err, said.err) || len(s.requests) != 1 || s.requests[0].Key != "" {
+			t.Errorf("%d, %v: %+v", a.Status, err, s.requests)
+		}
+	}
+}
+
+func TestABodyThatCannotBeWrittenIsNotAnUnknownOutcome(t *testing.T) {
+	t.Parallel()
+	s := &script{}
+	c := client.Client{URL: "http://service", HTTP: &http.Client{Transport: s}}
+	if _, err := c.Post(t.Context(), "/", "k", func() {}); err == nil || errors.Is(err, client.ErrUnknown) || len(s.requests) != 0 {
+		t.Errorf("%v after %d requests", err, len(s.requests))
+	}
+}
