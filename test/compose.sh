@@ -16,7 +16,7 @@ await() { # await WHAT WANT COMMAND… repeats a command for up to 30 s until it
   fail "$what: $got instead of $want"
 }
 
-seeded=$(docker compose run --rm -T migrate seed -tenant "compose-$$" -client shop -currency USD -accounts 2 -fund 100000 -json)
+seeded=$(docker compose run --rm -T oncepay seed -tenant "compose-$$" -client shop -currency USD -accounts 2 -fund 100000 -json)
 field() { sed -n "s/.*\"$1\": \"\([^\"]*\)\".*/\1/p" <<<"$seeded"; }
 token=$(field token)
 mapfile -t accounts < <(sed -n '/"accounts"/,$ s/.*"id": "\([^"]*\)".*/\1/p' <<<"$seeded")
@@ -41,3 +41,15 @@ on_topic() {
 await "events of the payment on the topic" 1 on_topic
 await "debits in the statement of the source" 2500 sql "SELECT debits_minor FROM statements WHERE account_id = '${accounts[0]}'"
 await "credits in the statement of the destination" 102500 sql "SELECT credits_minor FROM statements WHERE account_id = '${accounts[1]}'"
+
+by_hand() { ONCEPAY_TOKEN=$token docker compose run --rm -T oncepay "$@"; }
+shows() { # shows PATTERN COMMAND… says whether oncepay prints such a line
+  local pattern=$1
+  shift
+  grep -q "$pattern" <<<"$(by_hand "$@")" || fail "oncepay $* does not show $pattern"
+}
+shows '^status  *completed$' get "$payment"
+shows '^status  *completed$' key "compose-$$"
+shows '^  "agrees": true$' statement "${accounts[0]}" -json
+shows '^main ' outbox
+echo "compose: oncepay shows the payment, its key, the statement and the outbox"

@@ -89,8 +89,8 @@ func (d *demo) run(ctx context.Context) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(d.dir)) }()
 
-	d.say("building api, relay, consumer and migrate")
-	if err := child.Build(ctx, d.dir, []string{"-ldflags=-s -w"}, "api", "relay", "consumer", "migrate"); err != nil {
+	d.say("building api, relay, consumer, migrate and oncepay")
+	if err := child.Build(ctx, d.dir, []string{"-ldflags=-s -w"}, "api", "relay", "consumer", "migrate", "oncepay"); err != nil {
 		return err
 	}
 	postgres, err := embedded.StartPostgres(ctx, embedded.PostgresOptions{

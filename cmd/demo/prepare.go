@@ -14,7 +14,7 @@ import (
 	"github.com/oncepay/oncepay/internal/embedded"
 )
 
-// seed is what migrate seed prints.
+// seed is what oncepay seed prints.
 type seed struct {
 	Token    string `json:"token"`
 	Accounts []struct {
@@ -35,28 +35,28 @@ func (d *demo) prepare(ctx context.Context, maintenance string) error {
 	if _, err := conn.Exec(ctx, `CREATE DATABASE `+pgx.Identifier{database}.Sanitize()); err != nil {
 		return fmt.Errorf("create database: %w", err)
 	}
-	if _, err := d.migrate(ctx, "up"); err != nil {
+	if _, err := d.command(ctx, "migrate", "up"); err != nil {
 		return err
 	}
-	out, err := d.migrate(ctx, "seed", "-tenant", "demo", "-client", "shop", "-currency", "USD", "-accounts", "2", "-fund", "1000000", "-json")
+	out, err := d.command(ctx, "oncepay", "seed", "-tenant", "demo", "-client", "shop", "-currency", "USD", "-accounts", "2", "-fund", "1000000", "-json")
 	if err != nil {
 		return err
 	}
 	if err := json.Unmarshal(out, &d.seed); err != nil || len(d.seed.Accounts) != 2 {
-		return fmt.Errorf("read what migrate seed printed: %w", err)
+		return fmt.Errorf("read what oncepay seed printed: %w", err)
 	}
 	d.say("schema is up to date; a client and two accounts with 10,000.00 USD each are there")
 	return nil
 }
 
-func (d *demo) migrate(ctx context.Context, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(d.dir, "migrate"), args...)
+func (d *demo) command(ctx context.Context, program string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(d.dir, program), args...)
 	cmd.Env = []string{"DATABASE_URL=" + d.url("postgres")}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, fmt.Errorf("migrate %s: %w\n%s", args[0], err, bytes.TrimSpace(stderr.Bytes()))
+		return nil, fmt.Errorf("%s %s: %w\n%s", program, args[0], err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return out, nil
 }

@@ -12,7 +12,7 @@ import (
 
 // The demo's own view: counted in the tables, not by the programs.
 const countAll = `
-SELECT (SELECT count(*) FROM payments WHERE route <> 'migrate seed'), (SELECT count(*) FROM outbox_events),
+SELECT (SELECT count(*) FROM payments WHERE route <> 'oncepay seed'), (SELECT count(*) FROM outbox_events),
        (SELECT count(*) FROM outbox_events o, outbox_cursors c WHERE o.id > c.last_id), (SELECT count(*) FROM inbox_events)`
 
 type counts struct{ payments, events, backlog, consumed int }

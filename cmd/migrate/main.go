@@ -1,5 +1,5 @@
-// Command migrate brings the schema up to date, and makes what an operator makes by hand: tenants, clients, credentials
-// and funded accounts. It runs as the owner of the schema, and no other program does.
+// Command migrate brings the schema up to date and says how far it is. It runs as the owner of the schema. What an operator
+// makes by hand, tenants, clients and credentials, is made with oncepay.
 package main
 
 import (
@@ -25,15 +25,13 @@ const usage = `Usage: migrate <command> [flags]
 
   up      apply what is missing of the schema
   status  show what is applied
-  seed    create a tenant, a client, a credential and funded accounts
-  revoke  end a credential
 
 migrate <command> -h explains each.
 
 Examples:
   export DATABASE_URL=postgres://postgres:secret@localhost:5432/oncepay
+  migrate status
   migrate up
-  migrate seed -tenant demo -client shop -scopes accounts:fund -currency USD -accounts 2 -fund 100000
 
 Environment:
 `
@@ -56,22 +54,18 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 
 func dispatch(ctx context.Context, args []string, getenv func(string) string, stdout io.Writer) error {
 	if len(args) == 0 {
-		return errors.New("no command: up, status, seed or revoke (migrate -h explains them)")
+		return errors.New("no command: up or status (migrate -h explains them)")
 	}
 	switch name, args := args[0], args[1:]; name {
 	case "up":
 		return up(ctx, args, getenv, stdout)
 	case "status":
 		return status(ctx, args, getenv, stdout)
-	case "seed":
-		return seed(ctx, args, getenv, stdout)
-	case "revoke":
-		return revoke(ctx, args, getenv, stdout)
 	case "-h", "-help", "--help":
 		_, err := io.WriteString(stdout, usage+config.Usage("migrate"))
 		return err
 	default:
-		return fmt.Errorf("unknown command %q: up, status, seed or revoke (migrate -h explains them)", name)
+		return fmt.Errorf("unknown command %q: up or status (migrate -h explains them)", name)
 	}
 }
 

@@ -2,6 +2,7 @@ package config
 
 import (
 	"net"
+	"net/url"
 	"regexp"
 	"slices"
 	"strconv"
@@ -27,6 +28,11 @@ func (v variable) checkText(raw string) (problem string) {
 		return ""
 	case "brokers":
 		return checkBrokers(raw)
+	case "url":
+		if u, err := url.Parse(raw); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
+			return "must be a URL that begins with http:// or https://, without a user or a query"
+		}
+		return ""
 	case "topic":
 		if !topicPrefix.MatchString(raw) {
 			return "must be what Kafka allows in a topic's name: up to 200 letters, digits, dots, hyphens and underscores"

@@ -64,8 +64,23 @@ type Consumer struct {
 }
 
 // Migrate configures cmd/migrate.
-type Migrate struct {
+type Migrate struct{ Owner }
+
+// Oncepay configures cmd/oncepay: an operator's commands need one half of it, a client's the other.
+type Oncepay struct {
+	Owner
+	Caller
+}
+
+// Owner is the database as its operator sees it.
+type Owner struct {
 	DatabaseURL string `env:"DATABASE_URL" check:"postgres" example:"postgres://postgres:secret@localhost:5432/oncepay" help:"Postgres, as the owner of the schema"`
+}
+
+// Caller is the service as its clients see it.
+type Caller struct {
+	URL   string `env:"ONCEPAY_URL" default:"http://127.0.0.1:8080" check:"url" help:"where the API is, for pay, get and key"`
+	Token string `env:"ONCEPAY_TOKEN" example:"oncepay_…, as seed or credentials create showed it" help:"the client's credential, for pay, get and key"`
 }
 
 // Keys is how long idempotency keys are kept. The API promises it in the database, the relay drops what nobody promised.
@@ -97,3 +112,9 @@ func LoadConsumer(getenv func(string) string) (Consumer, error) { return load[Co
 
 // LoadMigrate reads the configuration of cmd/migrate.
 func LoadMigrate(getenv func(string) string) (Migrate, error) { return load[Migrate](getenv) }
+
+// LoadOwner reads what an operator's commands of cmd/oncepay need.
+func LoadOwner(getenv func(string) string) (Owner, error) { return load[Owner](getenv) }
+
+// LoadCaller reads what a client's commands of cmd/oncepay need.
+func LoadCaller(getenv func(string) string) (Caller, error) { return load[Caller](getenv) }

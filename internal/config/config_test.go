@@ -171,7 +171,8 @@ func TestTheTableNamesEveryVariableAndWhoReadsIt(t *testing.T) {
 		"| `DATABASE_READ_URL` | api | `$DATABASE_URL` | ",
 		"| `ADMIN_ADDR` | relay | `127.0.0.1:9091` | ",
 		"| `LOG_FORMAT` | api, relay, consumer | `json` | ",
-		"| `DATABASE_URL` | migrate | required | ",
+		"| `DATABASE_URL` | migrate, oncepay | required | ",
+		"| `ONCEPAY_URL` | oncepay | `http://127.0.0.1:8080` | ",
 	} {
 		if !strings.Contains(table, line) {
 			t.Errorf("no line %s in\n%s", line, table)
@@ -189,5 +190,25 @@ func TestTheUsageOfAProgramListsItsOwnVariablesOnly(t *testing.T) {
 	usage := config.Usage("consumer")
 	if !strings.Contains(usage, "CONSUMER_GROUP") || !strings.Contains(usage, "127.0.0.1:9092") || strings.Contains(usage, "RELAY_NAME") {
 		t.Errorf("usage:\n%s", usage)
+	}
+}
+
+func TestTheHalvesOfOncepayDoNotNeedEachOther(t *testing.T) {
+	t.Parallel()
+	if owner, err := config.LoadOwner(env("DATABASE_URL", url)); err != nil || owner.DatabaseURL != url {
+		t.Errorf("an operator without a token: %+v, %v", owner, err)
+	}
+	caller, err := config.LoadCaller(env("ONCEPAY_TOKEN", "oncepay_x"))
+	if diff := cmp.Diff(config.Caller{URL: "http://127.0.0.1:8080", Token: "oncepay_x"}, caller); err != nil || diff != "" {
+		t.Errorf("a client without a database: %v (-want +got):\n%s", err, diff)
+	}
+	for _, value := range []string{"127.0.0.1:8080", "ftp://hunter2", "https://", "http://u:hunter2@localhost", "http://localhost/?x=hunter2", "http://hunter2 "} {
+		_, err := config.LoadCaller(env("ONCEPAY_URL", value, "ONCEPAY_TOKEN", "oncepay_x"))
+		if err == nil || !strings.HasPrefix(err.Error(), "ONCEPAY_URL must be") || strings.Contains(err.Error(), "hunter2") || strings.Contains(err.Error(), "\n") {
+			t.Errorf("ONCEPAY_URL=%s: %v", value, err)
+		}
+	}
+	if _, err := config.LoadCaller(env()); err == nil || !strings.HasPrefix(err.Error(), "ONCEPAY_TOKEN is not set") {
+		t.Errorf("without a token: %v", err)
 	}
 }

@@ -16,6 +16,7 @@ var programs = []struct {
 	{"relay", reflect.TypeFor[Relay]()},
 	{"consumer", reflect.TypeFor[Consumer]()},
 	{"migrate", reflect.TypeFor[Migrate]()},
+	{"oncepay", reflect.TypeFor[Oncepay]()},
 }
 
 // Table returns all variables as a Markdown table, as it stands in the README. A variable that means the same in
@@ -41,7 +42,7 @@ func Table() string {
 	return b.String()
 }
 
-// Usage returns the variables of one program ("api", "relay", "consumer" or "migrate") as plain text for its -h.
+// Usage returns the variables of one program ("api", "relay", "consumer", "migrate" or "oncepay") as plain text for its -h.
 func Usage(program string) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

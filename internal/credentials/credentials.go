@@ -24,6 +24,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // ScopeFund allows a system account as the source of a payment: to bring money into circulation.
@@ -31,6 +32,9 @@ const ScopeFund = "accounts:fund"
 
 // ErrNotFound says that there is no such tenant, client or credential.
 var ErrNotFound = errors.New("not found")
+
+// ErrExists says that the name is taken: of a tenant anywhere, of a client within its tenant.
+var ErrExists = errors.New("the name is taken")
 
 // ErrUnknownScope says that a scope exists nowhere: most likely a typing error, which would be found much later.
 var ErrUnknownScope = errors.New("unknown scope")
@@ -45,14 +49,14 @@ func CheckScopes(scopes []string) error {
 	return nil
 }
 
-// CreateTenant makes a tenant. Its name must be new, and of 1 to 100 characters.
+// CreateTenant makes a tenant. Its name must be new, else ErrExists, and of 1 to 100 characters.
 func CreateTenant(ctx context.Context, tx pgx.Tx, name string) (uuid.UUID, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
 		return uuid.Nil, fmt.Errorf("make tenant id: %w", err)
 	}
 	if _, err := tx.Exec(ctx, `INSERT INTO tenants (id, name) VALUES ($1, $2)`, id, name); err != nil {
-		return uuid.Nil, fmt.Errorf("create tenant: %w", err)
+		return uuid.Nil, fmt.Errorf("create tenant: %w", taken(err, "tenants_name_key"))
 	}
 	return id, nil
 }
@@ -62,14 +66,15 @@ func FindTenant(ctx context.Context, tx pgx.Tx, name string) (uuid.UUID, error) 
 	return find(ctx, tx, "find tenant", `SELECT id FROM tenants WHERE name = $1`, name)
 }
 
-// CreateClient makes a client of a tenant. Its name must be new within the tenant, and of 1 to 100 characters.
+// CreateClient makes a client of a tenant. Its name must be new within the tenant, else ErrExists, and of 1 to 100
+// characters.
 func CreateClient(ctx context.Context, tx pgx.Tx, tenantID uuid.UUID, name string) (uuid.UUID, error) {
 	id, err := uuid.NewV7()
 	if err != nil {
 		return uuid.Nil, fmt.Errorf("make client id: %w", err)
 	}
 	if _, err := tx.Exec(ctx, `INSERT INTO clients (id, tenant_id, name) VALUES ($1, $2, $3)`, id, tenantID, name); err != nil {
-		return uuid.Nil, fmt.Errorf("create client: %w", err)
+		return uuid.Nil, fmt.Errorf("create client: %w", taken(err, "clients_tenant_id_name_key"))
 	}
 	return id, nil
 }
@@ -77,6 +82,15 @@ func CreateClient(ctx context.Context, tx pgx.Tx, tenantID uuid.UUID, name strin
 // FindClient returns the client of that name within the tenant, or ErrNotFound.
 func FindClient(ctx context.Context, tx pgx.Tx, tenantID uuid.UUID, name string) (uuid.UUID, error) {
 	return find(ctx, tx, "find client", `SELECT id FROM clients WHERE tenant_id = $1 AND name = $2`, tenantID, name)
+}
+
+// taken makes of a violation of that constraint what it means.
+func taken(err error, constraint string) error {
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == "23505" && pg.ConstraintName == constraint {
+		return ErrExists
+	}
+	return err
 }
 
 func find(ctx context.Context, tx pgx.Tx, what, query string, args ...any) (uuid.UUID, error) {

@@ -63,7 +63,7 @@ type problem struct {
 	Retry  string
 }
 
-// Nobody can have these over HTTP: system accounts are opened by cmd/migrate.
+// Nobody can have these over HTTP: system accounts are opened by oncepay seed.
 var notOverHTTP = []string{"system-account-exists"}
 
 func TestTheSpecificationHasTheProblemsOfTheProgram(t *testing.T) {

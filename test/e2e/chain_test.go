@@ -31,7 +31,7 @@ var programs = sync.OnceValues(func() (string, error) {
 	if built, err = os.MkdirTemp("", "oncepay-e2e-"); err != nil {
 		return "", err
 	}
-	return built, child.Build(context.Background(), built, race, "api", "relay", "consumer", "migrate")
+	return built, child.Build(context.Background(), built, race, "api", "relay", "consumer", "migrate", "oncepay")
 })
 
 var built string // what programs made
@@ -67,14 +67,14 @@ func newChain(t *testing.T) *chain {
 		t.Fatal(err)
 	}
 	c := &chain{t: t, dir: t.TempDir(), db: testenv.Database(t), prefix: testenv.TopicPrefix(t)}
-	for _, name := range []string{"api", "relay", "consumer", "migrate"} {
+	for _, name := range []string{"api", "relay", "consumer", "oncepay"} {
 		if err := os.Symlink(filepath.Join(built, name), filepath.Join(c.dir, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	c.owner = c.db.Pool(t, "")
 	c.kafka = []string{"KAFKA_BROKERS=" + strings.Join(testenv.Brokers(t), ","), "TOPIC_PREFIX=" + c.prefix, "CONSUMER_GROUP=" + c.prefix + "statements"}
-	seed := exec.Command(filepath.Join(c.dir, "migrate"), "seed", "-tenant", "e2e", "-client", "shop", "-currency", "USD", "-accounts", "2", "-fund", "1000000", "-json")
+	seed := exec.Command(filepath.Join(c.dir, "oncepay"), "seed", "-tenant", "e2e", "-client", "shop", "-currency", "USD", "-accounts", "2", "-fund", "1000000", "-json")
 	seed.Env = []string{"DATABASE_URL=" + c.db.URL}
 	out, err := seed.Output()
 	if err != nil {

@@ -92,7 +92,7 @@ func TestEveryProgramExplainsItself(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, program := range []string{"api", "relay", "consumer", "migrate"} {
+	for _, program := range []string{"api", "relay", "consumer", "migrate", "oncepay"} {
 		out, err := exec.Command(filepath.Join(dir, program), "-h").Output()
 		for _, want := range []string{"Usage", "Example", "DATABASE_URL"} {
 			if err != nil || !strings.Contains(string(out), want) {

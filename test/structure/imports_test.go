@@ -53,6 +53,7 @@ var table = map[string]rule{
 	"cmd/relay":          {[]string{"internal/*", "migrations"}, nil},
 	"cmd/consumer":       {[]string{"internal/*", "migrations"}, nil},
 	"cmd/migrate":        {[]string{"internal/*", "migrations"}, nil},
+	"cmd/oncepay":        {[]string{"internal/*", "migrations"}, []string{pgx, uuid}},
 	"cmd/demo":           {[]string{"internal/*", "migrations"}, nil},
 	"test/servers":       {[]string{"internal/testenv", "internal/embedded"}, nil},
 	"test/structure":     {nil, nil},

@@ -112,7 +112,7 @@ func (s *seeded) process(ctx context.Context, conn *pgx.Conn, commands []payment
 // What the audit trail shows in place of an HTTP request.
 const (
 	method = "CLI"
-	route  = "migrate seed"
+	route  = "oncepay seed"
 )
 
 const (

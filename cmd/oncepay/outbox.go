@@ -1,0 +1,243 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/oncepay/oncepay/internal/outbox"
+)
+
+const outboxUsage = `Usage: oncepay outbox [flags]
+
+Shows what is still to be sent, where each relay stands, and what may hold it up. It changes nothing.
+
+  backlog     ids above the cursor; an upper bound, since ids that were rolled back count as well
+  stragglers  events below the cursor that committed late and are still to be sent
+  writer      the oldest transaction that has written: its own events wait for it, no others do
+  partitions  days ahead for which there is one (7 is right), and rows by the planner's estimate
+
+Examples:
+  oncepay outbox
+  watch oncepay outbox
+`
+
+// outboxView is the outbox as an operator sees it.
+type outboxView struct {
+	Backlog    backlog    `json:"backlog"` // of the relay that is furthest behind; all events when there is none
+	Relays     []relay    `json:"relays"`
+	Writer     *writer    `json:"oldest_writer"`   // nil: nobody is writing
+	Writers    bool       `json:"writers_visible"` // whether this login may see other roles' transactions
+	Partitions partitions `json:"partitions"`
+}
+
+type backlog struct {
+	Events           int64   `json:"events"`
+	OldestAgeSeconds float64 `json:"oldest_age_seconds"`
+}
+
+// relay is a cursor and who holds it.
+type relay struct {
+	Name         string     `json:"relay"`
+	LastID       int64      `json:"last_id"`
+	MovedAt      time.Time  `json:"moved_at"`
+	Holder       string     `json:"holder"` // the last leader; it leads while its lease lasts
+	LeaseUntil   *time.Time `json:"lease_until"`
+	Leads        bool       `json:"leads"`
+	FencingToken int64      `json:"fencing_token"`
+	Stragglers   int64      `json:"stragglers"`
+	Backlog      backlog    `json:"backlog"`
+}
+
+type writer struct {
+	PID         int32   `json:"pid"` // 0: prepared, and in no session
+	Application string  `json:"application"`
+	State       string  `json:"state"`
+	AgeSeconds  float64 `json:"age_seconds"`
+}
+
+type partitions struct {
+	DaysAhead   int         `json:"days_ahead"`
+	DefaultRows int64       `json:"default_rows"` // up to 1,000; more than none is an alarm
+	List        []partition `json:"list"`
+}
+
+type partition struct {
+	Name string `json:"name"`
+	Rows *int64 `json:"rows_estimate"` // nil: never analysed
+}
+
+func (c *call) outbox(ctx context.Context, args []string) error {
+	f := newFlags("outbox", outboxUsage)
+	if _, err := f.parse(c, args); err != nil {
+		return err
+	}
+	conn, err := c.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	var v outboxView
+	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	if err := pgx.BeginTxFunc(ctx, conn, snapshot, func(tx pgx.Tx) error { return v.read(ctx, tx) }); err != nil {
+		return err
+	}
+	if err := v.measure(ctx, conn.Config().ConnString()); err != nil {
+		return err
+	}
+	return c.show(f, v, v.print)
+}
+
+// The stragglers are found as the relay finds them, see internal/outbox/cursor.go: what the cursor's snapshot could not see
+// and today's can. Those of a chunk that was sent already are none.
+const readRelays = `
+SELECT c.relay, c.last_id, c.moved_at, c.holder, nullif(c.lease_until, '-infinity'), c.lease_until > clock_timestamp(), c.fencing_token,
+  (SELECT count(*) FROM (
+     SELECT o.id, o.xid FROM unnest(ARRAY(SELECT pg_snapshot_xip(c.seen))) x(xid)
+       CROSS JOIN LATERAL (SELECT id, xid FROM outbox_events WHERE xid = x.xid AND id <= c.last_id) o
+     UNION ALL
+     SELECT id, xid FROM outbox_events
+     WHERE xid >= pg_snapshot_xmax(c.seen) AND xid < pg_snapshot_xmax(pg_current_snapshot()) AND id <= c.last_id) s
+   WHERE NOT coalesce(s.id <= c.chunk_after AND pg_visible_in_snapshot(s.xid, c.chunk_seen), false))
+FROM outbox_cursors c ORDER BY c.relay`
+
+// Without the role pg_read_all_stats one sees no other role's transactions, in silence.
+const maySeeWriters = `
+SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')`
+
+const readWriter = `
+SELECT pid, application_name, state, extract(epoch FROM clock_timestamp() - began)::float8 FROM (
+  SELECT pid, application_name, coalesce(state, '') AS state, xact_start AS began FROM pg_stat_activity
+  WHERE backend_xid IS NOT NULL AND datname = current_database()
+  UNION ALL
+  SELECT 0, gid, 'prepared', prepared FROM pg_prepared_xacts WHERE database = current_database()) w
+ORDER BY began LIMIT 1`
+
+const readPartitions = `
+SELECT c.relname, nullif(c.reltuples, -1)::bigint,
+       c.relname ~ '_[0-9]{8}$' AND to_date(right(c.relname, 8), 'YYYYMMDD') > (now() AT TIME ZONE 'utc')::date
+FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'outbox_events'::regclass ORDER BY c.relname`
+
+const countStrays = `
+SELECT count(*) FROM (SELECT FROM outbox_events_default LIMIT 1000) few`
+
+func (v *outboxView) read(ctx context.Context, tx pgx.Tx) (err error) {
+	rows, _ := tx.Query(ctx, readRelays) // CollectRows returns its error, here and below
+	v.Relays, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r relay, err error) {
+		err = row.Scan(&r.Name, &r.LastID, &r.MovedAt, &r.Holder, &r.LeaseUntil, &r.Leads, &r.FencingToken, &r.Stragglers)
+		r.MovedAt = r.MovedAt.UTC()
+		if r.LeaseUntil != nil {
+			*r.LeaseUntil = r.LeaseUntil.UTC()
+		}
+		return r, err
+	})
+	if err != nil {
+		return fmt.Errorf("read cursors: %w", err)
+	}
+	if err := tx.QueryRow(ctx, maySeeWriters).Scan(&v.Writers); err != nil {
+		return fmt.Errorf("read privileges: %w", err)
+	}
+	rows, _ = tx.Query(ctx, readWriter)
+	writers, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[writer])
+	if err != nil {
+		return fmt.Errorf("read transactions: %w", err)
+	}
+	if len(writers) > 0 {
+		v.Writer = writers[0]
+	}
+	rows, _ = tx.Query(ctx, readPartitions)
+	v.Partitions.List, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p partition, err error) {
+		var ahead bool
+		err = row.Scan(&p.Name, &p.Rows, &ahead)
+		if ahead {
+			v.Partitions.DaysAhead++
+		}
+		return p, err
+	})
+	if err != nil {
+		return fmt.Errorf("read partitions: %w", err)
+	}
+	if err := tx.QueryRow(ctx, countStrays).Scan(&v.Partitions.DefaultRows); err != nil {
+		return fmt.Errorf("count rows in the default partition: %w", err)
+	}
+	return nil
+}
+
+// measure asks for the backlogs as the relay's own metrics do.
+func (v *outboxView) measure(ctx context.Context, database string) error {
+	pool, err := pgxpool.New(ctx, database)
+	if err != nil {
+		return fmt.Errorf("open pool: %w", err)
+	}
+	defer pool.Close()
+	if len(v.Relays) == 0 {
+		v.Backlog, err = measureBacklog(ctx, pool, "") // of a relay that has read nothing
+		return err
+	}
+	for i := range v.Relays {
+		r := &v.Relays[i]
+		if r.Backlog, err = measureBacklog(ctx, pool, r.Name); err != nil {
+			return err
+		}
+		if r.Backlog.Events >= v.Backlog.Events {
+			v.Backlog = r.Backlog
+		}
+	}
+	return nil
+}
+
+func measureBacklog(ctx context.Context, pool *pgxpool.Pool, relay string) (backlog, error) {
+	b, err := outbox.MeasureBacklog(ctx, pool, relay)
+	return backlog{Events: b.Events, OldestAgeSeconds: b.OldestAge.Seconds()}, err
+}
+
+func (v outboxView) print(w io.Writer) {
+	if len(v.Relays) == 0 {
+		fmt.Fprintln(w, "no relay has run here yet")
+		row(w, "backlog", v.Backlog.Events, v.Backlog.oldest())
+	} else {
+		row(w, "RELAY", "BACKLOG", "OLDEST", "STRAGGLERS", "CURSOR", "MOVED", "LEADER", "LEASE", "FENCING")
+	}
+	for _, r := range v.Relays {
+		leader := r.Holder
+		if !r.Leads {
+			leader = "NOBODY"
+		}
+		row(w, r.Name, r.Backlog.Events, r.Backlog.oldest(), r.Stragglers, r.LastID, r.MovedAt, leader, r.LeaseUntil, r.FencingToken)
+	}
+	fmt.Fprintln(w)
+	switch {
+	case !v.Writers:
+		row(w, "oldest writer", "not to be seen: this login lacks pg_read_all_stats")
+	case v.Writer == nil:
+		row(w, "oldest writer", "none")
+	default:
+		row(w, "oldest writer", seconds(v.Writer.AgeSeconds), v.Writer.Application, v.Writer.State, fmt.Sprintf("pid %d", v.Writer.PID))
+	}
+	row(w, "days ahead", v.Partitions.DaysAhead)
+	row(w, "default rows", v.Partitions.DefaultRows)
+	fmt.Fprintln(w)
+	row(w, "PARTITION", "ROWS")
+	for _, p := range v.Partitions.List {
+		if p.Rows == nil {
+			row(w, p.Name, "not analysed yet")
+			continue
+		}
+		row(w, p.Name, fmt.Sprintf("about %d", *p.Rows))
+	}
+}
+
+func (b backlog) oldest() string {
+	if b.Events == 0 {
+		return "-"
+	}
+	return seconds(b.OldestAgeSeconds)
+}
+
+func seconds(s float64) string {
+	return time.Duration(s * float64(time.Second)).Round(time.Millisecond).String()
+}

@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/oncepay/oncepay/internal/testenv"
+)
+
+const anEvent = `INSERT INTO outbox_events (aggregate_type, aggregate_id, event_type, payload) VALUES ('payments', 'a', 'e', '')`
+
+// aCursor stands behind all that is visible now.
+const aCursor = `
+INSERT INTO outbox_cursors (relay, last_id, seen, system_identifier, database_oid, holder, lease_until, fencing_token)
+SELECT 'main', (SELECT max(id) FROM outbox_events), pg_current_snapshot(), system_identifier, 1, 'relay-7', clock_timestamp() + interval '1 hour', 3 FROM pg_control_system()`
+
+func TestTheOutboxBeforeAnyRelay(t *testing.T) {
+	t.Parallel()
+	db := testenv.Database(t)
+	env := owner(db.URL)
+	for range 3 {
+		if _, err := db.Pool(t, "").Exec(t.Context(), anEvent); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var v outboxView
+	mustJSON(t, &v, env, "outbox")
+	if v.Backlog.Events != 3 || v.Backlog.OldestAgeSeconds <= 0 || len(v.Relays) != 0 || v.Writer != nil || !v.Writers {
+		t.Errorf("%+v", v)
+	}
+	if p := v.Partitions; p.DaysAhead != 7 || p.DefaultRows != 0 || len(p.List) != 9 || p.List[0].Rows != nil {
+		t.Errorf("partitions: %+v", p)
+	}
+	out := must(t, env, "outbox")
+	for _, want := range []string{"no relay has run here yet", "backlog  3  ", "oldest writer  none\n", "days ahead     7\n", "outbox_events_default   not analysed yet\n"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("lacks %q:\n%s", want, out)
+		}
+	}
+}
+
+func TestTheOutboxShowsCursorBacklogAndStragglers(t *testing.T) {
+	t.Parallel()
+	db := testenv.Database(t)
+	env := owner(db.URL)
+	pool := db.Pool(t, "")
+	exec := func(query string) {
+		t.Helper()
+		if _, err := pool.Exec(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+	}
+	look := func() (v outboxView) {
+		t.Helper()
+		mustJSON(t, &v, env, "outbox")
+		if len(v.Relays) != 1 {
+			t.Fatalf("relays: %+v", v.Relays)
+		}
+		return v
+	}
+	late, err := pool.Begin(t.Context()) // draws its id before the cursor passes, commits behind it
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer late.Rollback(context.Background())
+	if _, err := late.Exec(t.Context(), `SET application_name = 'a batch job'`); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := late.Exec(t.Context(), anEvent); err != nil {
+		t.Fatal(err)
+	}
+	exec(anEvent)
+	exec(aCursor)
+
+	v := look()
+	if r := v.Relays[0]; r.Name != "main" || r.LastID != 2 || !r.Leads || r.Holder != "relay-7" || r.FencingToken != 3 || r.Stragglers != 0 || r.Backlog.Events != 0 {
+		t.Errorf("relay: %+v", r)
+	}
+	if w := v.Writer; w == nil || w.Application != "a batch job" || w.PID == 0 || w.State != "idle in transaction" || w.AgeSeconds <= 0 {
+		t.Errorf("oldest writer: %+v", w)
+	}
+	if err := late.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	exec(anEvent) // and one above the cursor
+	v = look()
+	if r := v.Relays[0]; r.Stragglers != 1 || r.Backlog.Events != 1 || v.Backlog != r.Backlog || v.Writer != nil {
+		t.Errorf("relay: %+v", v)
+	}
+	exec(`UPDATE outbox_cursors SET lease_until = '-infinity'`)
+	exec(`ANALYZE outbox_events_default`)
+	out := must(t, env, "outbox")
+	if !strings.Contains(out, "NOBODY  -      3\n") || !strings.Contains(out, "outbox_events_default   about 0\n") {
+		t.Errorf("without a leader:\n%s", out)
+	}
+	exec(`UPDATE outbox_cursors SET chunk_after = 1, chunk_seen = pg_current_snapshot()`) // it was sent, in a chunk
+	if r := look().Relays[0]; r.Stragglers != 0 {
+		t.Errorf("sent in a chunk: %+v", r)
+	}
+	// A cursor that had seen none of the transactions: the first two events are behind it, the third is above.
+	exec(`UPDATE outbox_cursors SET chunk_after = NULL, chunk_seen = NULL, seen = (SELECT format('%s:%s:', xid, xid)::pg_snapshot FROM outbox_events WHERE id = 1)`)
+	if r := look().Relays[0]; r.Stragglers != 2 || r.Backlog.Events != 1 {
+		t.Errorf("from xmax on: %+v", r)
+	}
+	exec(`INSERT INTO outbox_events (aggregate_type, aggregate_id, event_type, payload, created_at) VALUES ('payments', 'a', 'e', '', now() + interval '30 days')`)
+	if p := look().Partitions; p.DefaultRows != 1 {
+		t.Errorf("default partition: %+v", p)
+	}
+}
+
+func TestALoginThatMayNotSeeWritersIsToldSo(t *testing.T) {
+	t.Parallel()
+	db := testenv.Database(t)
+	if _, err := db.Pool(t, "").Exec(t.Context(), `GRANT SELECT ON outbox_events_default TO relay`); err != nil {
+		t.Fatal(err)
+	}
+	if out := must(t, owner(db.URLAs("relay")), "outbox"); !strings.Contains(out, "not to be seen: this login lacks pg_read_all_stats") {
+		t.Errorf("out:\n%s", out)
+	}
+}
+
+func TestAgesAreReadable(t *testing.T) {
+	t.Parallel()
+	for want, s := range map[string]float64{"1.5s": 1.5, "2m0s": 120, "0s": 0.0001, "26h0m0.25s": (26 * time.Hour).Seconds() + 0.25} {
+		if got := seconds(s); got != want {
+			t.Errorf("%v s: %s, want %s", s, got, want)
+		}
+	}
+}

@@ -1,0 +1,103 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/oncepay/oncepay/internal/client"
+	"github.com/oncepay/oncepay/internal/idempotency"
+	"github.com/oncepay/oncepay/internal/payments"
+)
+
+const payUsage = `Usage: oncepay pay -from ACCOUNT -to ACCOUNT -amount minor -currency code [flags]
+
+Makes a payment, and repeats it under the same key until its outcome is known. Without -key it makes a key and writes it to
+standard error before the first attempt. Whatever then happens, here or there, the same command with that -key
+finishes it: the payment is made once. -json shows the service's answer, a refusal too.
+
+Exit codes: 0 paid, now or before; 1 not tried; 2 refused, the answer stands; 3 unknown, repeat it with the same key.
+
+Examples:
+  oncepay pay -from 0198a6de-5c1f-7000-8000-0123456789ab -to 0198a6de-5c20-7000-8000-0123456789ab -amount 2500 -currency USD
+  oncepay pay -key order-1001 -reference order-1001 -from 0198… -to 0198… -amount 2500 -currency USD -timeout 2m
+`
+
+// order is the body of a payment, as api/openapi.yaml has it.
+type order struct {
+	AmountMinor        int64     `json:"amount_minor"`
+	Currency           string    `json:"currency"`
+	SourceAccount      uuid.UUID `json:"source_account"`
+	DestinationAccount uuid.UUID `json:"destination_account"`
+	Description        string    `json:"description,omitempty"`
+	ClientReference    string    `json:"client_reference,omitempty"`
+}
+
+func (c *call) pay(ctx context.Context, args []string) error {
+	f := newFlags("pay", payUsage)
+	from, to := f.String("from", "", "`account` that pays"), f.String("to", "", "`account` that is paid")
+	var o order
+	f.Int64Var(&o.AmountMinor, "amount", 0, "`amount` in minor units: 2500 is 25.00 USD")
+	f.StringVar(&o.Currency, "currency", "", "ISO 4217 `code`")
+	f.StringVar(&o.Description, "description", "", "`text` for people")
+	f.StringVar(&o.ClientReference, "reference", "", "your own `reference`")
+	key := f.String("key", "", "idempotency `key`, new for every payment and the same for every repeat of it; none: one is made")
+	timeout := f.Duration("timeout", 30*time.Second, "how `long` to repeat")
+	if _, err := f.parse(c, args); err != nil {
+		return err
+	}
+	check := checks{flags: f}
+	o.SourceAccount, o.DestinationAccount = check.id("-from", *from), check.id("-to", *to)
+	check.that(o.AmountMinor >= 1 && o.AmountMinor <= payments.MaxAmount, fmt.Sprintf("-amount must be from 1 to %d, in minor units", int64(payments.MaxAmount)))
+	check.that(payments.KnownCurrency(o.Currency), "-currency must be an ISO 4217 code in capitals, such as USD")
+	check.that(*timeout > 0, "-timeout must be more than nothing, such as 30s")
+	if *key != "" {
+		check.key("-key", *key)
+	}
+	if err := check.err(); err != nil {
+		return err
+	}
+	api, err := c.api()
+	if err != nil {
+		return err
+	}
+	if *key == "" {
+		*key = uuid.NewString()
+		// Before the first attempt: whoever is interrupted has it.
+		fmt.Fprintf(c.stderr, "oncepay: the key is %s: -key repeats this payment under it\n", *key)
+	}
+	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	defer cancel()
+	a, err := api.Post(ctx, "/api/v1/payments", *key, o)
+	if err != nil {
+		return fmt.Errorf("%w; the key is %s", err, *key)
+	}
+	if a.Status != http.StatusCreated {
+		return c.refused(f, a)
+	}
+	var p payments.Payment
+	if err := json.Unmarshal(a.Body, &p); err != nil {
+		return fmt.Errorf("%w: read answer: %w; the key is %s", client.ErrUnknown, err, *key)
+	}
+	return c.show(f, json.RawMessage(a.Body), func(w io.Writer) {
+		printPayment(w, p)
+		row(w, "key", *key)
+		if a.Replayed() {
+			row(w, "", "(the answer to an earlier attempt: it was paid once)")
+		}
+	})
+}
+
+// key checks a key by the service's own rules and returns it bare: a key in double quotes is the same key.
+func (c *checks) key(what, s string) string {
+	bare, err := idempotency.ParseKey(http.Header{idempotency.Header: {s}})
+	if err != nil {
+		c.problems = append(c.problems, fmt.Errorf("%s: %w%s", what, err, c.flags.hint()))
+	}
+	return bare
+}
