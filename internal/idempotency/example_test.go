@@ -6,27 +6,28 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
-	"testing"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/oncepay/oncepay/internal/idempotency"
+	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-// A counter that counts a request once, however often it is sent.
+// A counter that counts a request once, however often it is sent. Handler does the protocol, Do only the work.
 func ExampleHandler() {
-	pool, done := exampleDatabase(`CREATE TABLE visits (guest text); GRANT SELECT, INSERT ON visits TO api_write`)
+	db, done := testenv.Example(`CREATE TABLE visits (guest text)`)
 	defer done()
 
 	server := httptest.NewServer(&idempotency.Handler{
-		DB: pool,
+		DB: db,
 		Scope: func(*http.Request) (tenant, client uuid.UUID, ok bool) {
 			return uuid.Max, uuid.Max, true // a service with one client; else: from its credential
 		},
 		Do: func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) {
-			guest, _ := io.ReadAll(r.Body)
+			guest, _ := io.ReadAll(r.Body) // from memory: Handler has read it
 			if _, err := tx.Exec(r.Context(), `INSERT INTO visits VALUES ($1)`, string(guest)); err != nil {
 				http.Error(w, "database", http.StatusInternalServerError) // rolled back, the key stays free
 				return
@@ -42,22 +43,10 @@ func ExampleHandler() {
 	})
 	defer server.Close()
 
-	send := func(key, guest string) {
-		request, _ := http.NewRequestWithContext(context.Background(), http.MethodPost, server.URL, strings.NewReader(guest))
-		request.Header.Set("Idempotency-Key", key)
-		response, err := http.DefaultClient.Do(request)
-		if err != nil {
-			fmt.Println(err)
-			return
-		}
-		defer response.Body.Close()
-		body, _ := io.ReadAll(response.Body)
-		fmt.Printf("%d replayed=%s %s\n", response.StatusCode, response.Header.Get("Idempotent-Replayed"), strings.TrimSpace(string(body)))
-	}
-	send("key-1", "Ada")
-	send("key-2", "Grace")
-	send("key-1", "Ada")
-	send("key-1", "Eve")
+	send(server.URL, "key-1", "Ada")
+	send(server.URL, "key-2", "Grace")
+	send(server.URL, "key-1", "Ada")
+	send(server.URL, "key-1", "Eve")
 	// Output:
 	// 201 replayed=false Ada is visitor 1
 	// 201 replayed=false Grace is visitor 2
@@ -65,34 +54,76 @@ func ExampleHandler() {
 	// 422 replayed= this key was used for another request
 }
 
-// exampleDatabase is a migrated database with some tables more; done drops it.
-func exampleDatabase(tables string) (_ idempotency.Beginner, done func()) {
-	tb := &exampleTB{}
-	d := newDatabase(tb)
-	if _, err := d.owner.Exec(context.Background(), tables); err != nil {
-		panic(err)
+// A handler of one's own around Run, which decides what a request is and what each answer looks like.
+func ExampleRun() {
+	db, done := testenv.Example(`CREATE TABLE stock (item text PRIMARY KEY, pieces int NOT NULL); INSERT INTO stock VALUES ('lamp', 1)`)
+	defer done()
+	shop := uuid.New() // tenant and client; else: from the credential
+
+	buy := func(w http.ResponseWriter, r *http.Request) {
+		key, err := idempotency.ParseKey(r.Header)
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusBadRequest)
+			return
+		}
+		item, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 100)) // before the transaction: a slow client must not hold the key
+		if err != nil {
+			http.Error(w, "the body cannot be read or is too large", http.StatusBadRequest)
+			return
+		}
+		answer, err := idempotency.Run(r.Context(), db, idempotency.Request{
+			TenantID: shop, ClientID: shop, Key: key, RequestID: uuid.NewString(),
+			Fingerprint: idempotency.NewFingerprint(shop, r.Method, "/purchases", nil, item),
+		}, idempotency.DefaultRetention, func(ctx context.Context, tx pgx.Tx) (idempotency.Response, error) {
+			taken, err := tx.Exec(ctx, `UPDATE stock SET pieces = pieces - 1 WHERE item = $1 AND pieces > 0`, string(item))
+			if taken.RowsAffected() == 0 { // an answer like any other: stored, and replayed
+				return idempotency.Response{Status: http.StatusConflict, ContentType: "text/plain", Body: []byte("sold out")}, err
+			}
+			return idempotency.Response{Status: http.StatusCreated, ContentType: "text/plain", Body: []byte("sold")}, err
+		})
+		if err != nil { // rolled back, or unknown: a repeat finds out
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "repeat with the same key", http.StatusServiceUnavailable)
+			return
+		}
+		switch answer.State {
+		case idempotency.New, idempotency.Replay: // committed: only now may anybody see it
+			w.Header().Set("Content-Type", answer.Response.ContentType)
+			w.Header().Set("Idempotent-Replayed", strconv.FormatBool(answer.State == idempotency.Replay))
+			w.WriteHeader(answer.Response.Status)
+			_, _ = w.Write(answer.Response.Body)
+		case idempotency.InProgress:
+			w.Header().Set("Retry-After", "1")
+			http.Error(w, "a request with this key is being worked on", http.StatusConflict)
+		case idempotency.Mismatch:
+			http.Error(w, "this key was used for another request", http.StatusUnprocessableEntity)
+		case idempotency.Unreadable:
+			http.Error(w, "this key was stored by a newer version of this service", http.StatusServiceUnavailable)
+		}
 	}
-	return d.write, tb.cleanUp
+	server := httptest.NewServer(http.HandlerFunc(buy))
+	defer server.Close()
+
+	send(server.URL, "key-1", "lamp")
+	send(server.URL, "key-2", "lamp")
+	send(server.URL, "key-1", "lamp")
+	send(server.URL, "key-2", "lamp")
+	// Output:
+	// 201 replayed=false sold
+	// 409 replayed=false sold out
+	// 201 replayed=true sold
+	// 409 replayed=true sold out
 }
 
-// exampleTB lets an example, which has no testing.TB, use what tests use.
-type exampleTB struct {
-	testing.TB
-	cleanups []func()
-}
-
-func (*exampleTB) Helper()                    {}
-func (*exampleTB) Log(...any)                 {}
-func (*exampleTB) Context() context.Context   { return context.Background() }
-func (*exampleTB) Fatal(args ...any)          { panic(fmt.Sprint(args...)) }
-func (*exampleTB) Fatalf(f string, as ...any) { panic(fmt.Sprintf(f, as...)) }
-func (*exampleTB) Errorf(f string, as ...any) { panic(fmt.Sprintf(f, as...)) }
-func (e *exampleTB) Cleanup(f func())         { e.cleanups = append(e.cleanups, f) }
-
-func (e *exampleTB) cleanUp() {
-	for len(e.cleanups) > 0 {
-		last := len(e.cleanups) - 1
-		e.cleanups[last]()
-		e.cleanups = e.cleanups[:last]
+func send(url, key, body string) {
+	request, _ := http.NewRequestWithContext(context.Background(), http.MethodPost, url, strings.NewReader(body))
+	request.Header.Set("Idempotency-Key", key)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		fmt.Println(err)
+		return
 	}
+	defer response.Body.Close()
+	answer, _ := io.ReadAll(response.Body)
+	fmt.Printf("%d replayed=%s %s\n", response.StatusCode, response.Header.Get("Idempotent-Replayed"), strings.TrimSpace(string(answer)))
 }
