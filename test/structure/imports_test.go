@@ -45,6 +45,7 @@ var table = map[string]rule{
 	"internal/program":   {nil, []string{}},
 	"internal/child":     {nil, []string{}},
 	"internal/client":    {nil, []string{}},
+	"internal/invariant": {nil, []string{pgx, uuid, kgo}},
 	"internal/embedded":  {nil, []string{pgx, kgo, "github.com/fergusstrange/embedded-postgres"}},
 	"internal/testenv":   {[]string{"internal/embedded", "migrations"}, nil},
 	"api":                {nil, []string{}},
@@ -54,7 +55,8 @@ var table = map[string]rule{
 	"cmd/consumer":       {[]string{"internal/*", "migrations"}, nil},
 	"cmd/migrate":        {[]string{"internal/*", "migrations"}, nil},
 	"cmd/oncepay":        {[]string{"internal/*", "migrations"}, []string{pgx, uuid}},
-	"cmd/demo":           {[]string{"internal/*", "migrations"}, nil},
+	"cmd/demo":           {[]string{"internal/*", "migrations"}, []string{pgx, uuid}},
+	"tools/record":       {nil, []string{}},
 	"test/servers":       {[]string{"internal/testenv", "internal/embedded"}, nil},
 	"test/structure":     {nil, nil},
 	"test/e2e":           {nil, nil},
@@ -63,9 +65,10 @@ var table = map[string]rule{
 
 // onlyFor lists packages that no other program than those named may contain.
 var onlyFor = map[string][]string{
-	"internal/testenv":  {"test/servers"},
-	"internal/embedded": {"cmd/demo", "internal/testenv", "test/servers"},
-	"internal/child":    {"cmd/demo", "test/e2e"},
+	"internal/testenv":   {"test/servers"},
+	"internal/embedded":  {"cmd/demo", "internal/testenv", "test/servers"},
+	"internal/child":     {"cmd/demo", "test/e2e"},
+	"internal/invariant": {"cmd/demo", "test/e2e"},
 }
 
 func TestPackagesImportWhatTheTableAllowsAndNothingElse(t *testing.T) {

@@ -1,0 +1,102 @@
+package invariant
+
+// What clients were told, and what their keys did.
+
+const allPayments = `SELECT count(*) FROM payments`
+
+// Answers that the service keeps under their key and gives again: successes, and refusals that were decided on data.
+const kept = `(x.status BETWEEN 200 AND 299
+    OR x.code IN ('insufficient-funds', 'unknown-account', 'currency-mismatch', 'funding-forbidden', 'amount-out-of-range', 'system-account-exists'))`
+
+const acknowledged = `SELECT count(*) FROM exchanges WHERE status BETWEEN 200 AND 299 OR status = 402`
+
+// Where a key was answered for two requests, reusedKeysAccepted says so.
+const acknowledgedMissing = `
+WITH missing AS MATERIALIZED (
+  SELECT DISTINCT client_id, key, request
+  FROM exchanges x
+  WHERE (x.status BETWEEN 200 AND 299 OR x.status = 402)
+    AND NOT EXISTS (
+      SELECT FROM payments p
+      WHERE p.client_id = x.client_id AND p.idempotency_key = x.key
+        AND p.amount_minor = x.amount_minor AND p.currency = x.currency
+        AND p.source_account = x.source_account AND p.destination_account = x.destination_account
+        AND p.status = CASE x.status WHEN 402 THEN 'declined' ELSE 'completed' END)
+)
+SELECT format('client %s key %s', client_id, key)
+FROM missing m
+WHERE NOT EXISTS (SELECT FROM exchanges x WHERE x.client_id = m.client_id AND x.key = m.key AND x.request <> m.request AND ` + kept + `)`
+
+// POST: what an operator does on a client's behalf is in no history.
+const paymentsOfHistory = `SELECT count(*) FROM payments WHERE method = 'POST' AND client_id IN (SELECT client_id FROM exchanges)`
+
+const nobodyAskedFor = `
+SELECT format('payment %s', p.id)
+FROM payments p
+WHERE p.method = 'POST' AND p.client_id IN (SELECT client_id FROM exchanges)
+  AND NOT EXISTS (SELECT FROM exchanges x WHERE x.client_id = p.client_id AND x.key = p.idempotency_key)`
+
+const keptAnswers = `SELECT count(*) FROM exchanges x WHERE ` + kept
+
+// One request of one key has one answer, byte for byte. And where the key is still stored, its answer is among those given.
+const answersChanged = `
+SELECT format('client %s key %s', client_id, key)
+FROM (
+  SELECT client_id, key FROM exchanges x WHERE ` + kept + `
+  GROUP BY client_id, key, request HAVING min(status || encode(answer, 'hex') COLLATE "C") <> max(status || encode(answer, 'hex') COLLATE "C")
+  UNION
+  SELECT client_id, key FROM idempotency_keys k
+  WHERE NOT EXISTS (SELECT FROM exchanges x WHERE x.client_id = k.client_id AND x.key = k.key AND ` + kept + `
+                      AND x.status = k.status AND x.answer = sha256(k.body))
+    AND EXISTS (SELECT FROM exchanges x WHERE x.client_id = k.client_id AND x.key = k.key AND ` + kept + `)
+) changed`
+
+// Of different requests under one key, one is answered. The others are refused, and that is not kept.
+const reusedKeysAccepted = `
+SELECT format('client %s key %s', client_id, key)
+FROM (SELECT DISTINCT client_id, key, request FROM exchanges x WHERE ` + kept + `) answered
+GROUP BY client_id, key
+HAVING count(*) > 1`
+
+const paymentsAndAnswers = `SELECT (SELECT count(*) FROM payments) + (SELECT count(*) FROM idempotency_keys)`
+
+// When its answer has expired, a key may take effect again. A primary key would not see it: it holds for one day.
+const keysTwice = `
+WITH paid AS MATERIALIZED (
+  SELECT client_id, idempotency_key AS key FROM payments GROUP BY 1, 2 HAVING count(*) > 1
+), answered AS MATERIALIZED (
+  SELECT client_id, key FROM idempotency_keys GROUP BY 1, 2 HAVING count(*) > 1
+)
+SELECT format('client %s key %s', client_id, key)
+FROM (
+  SELECT client_id, key, p.processed_at - lag(p.processed_at) OVER (PARTITION BY client_id, key ORDER BY p.processed_at) AS pause
+  FROM paid JOIN payments p USING (client_id) WHERE p.idempotency_key = key
+  UNION ALL
+  SELECT client_id, key, k.created_at - lag(k.created_at) OVER (PARTITION BY client_id, key ORDER BY k.created_at)
+  FROM answered JOIN idempotency_keys k USING (client_id, key)
+) again
+WHERE pause < (SELECT keep FROM bounds)
+GROUP BY client_id, key`
+
+const paymentsAndAnswersSince = `
+SELECT (SELECT count(*) FROM payments WHERE processed_at >= (SELECT keys_since FROM bounds))
+     + (SELECT count(*) FROM idempotency_keys WHERE created_at >= (SELECT keys_since FROM bounds))`
+
+// Both ways: a payment has its key's answer, and an answer that tells of a payment (by its members, or as 402) has that
+// payment. A second of grace, since payments are dated to the millisecond.
+const answersMissing = `
+SELECT format('payment %s', p.id)
+FROM payments p
+WHERE p.processed_at >= (SELECT keys_since FROM bounds)
+  AND NOT EXISTS (SELECT FROM idempotency_keys k
+                  WHERE k.tenant_id = p.tenant_id AND k.client_id = p.client_id AND k.key = p.idempotency_key
+                    AND k.created_at >= (SELECT keys_since FROM bounds))
+UNION ALL
+SELECT format('answer of client %s key %s', k.client_id, k.key)
+FROM idempotency_keys k
+WHERE k.created_at >= (SELECT keys_since FROM bounds) + interval '1 second'
+  AND (k.status BETWEEN 200 AND 299 AND position('"source_account"'::bytea IN k.body) > 0 OR k.status = 402)
+  AND NOT EXISTS (SELECT FROM payments p
+                  WHERE p.tenant_id = k.tenant_id AND p.client_id = k.client_id AND p.idempotency_key = k.key
+                    AND p.status = CASE k.status WHEN 402 THEN 'declined' ELSE 'completed' END
+                    AND position(convert_to(p.id::text, 'UTF8') IN k.body) > 0)`

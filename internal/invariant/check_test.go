@@ -1,0 +1,251 @@
+package invariant_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/oncepay/oncepay/internal/invariant"
+	"github.com/oncepay/oncepay/internal/outbox"
+	"github.com/oncepay/oncepay/internal/payments"
+	"github.com/oncepay/oncepay/internal/statements"
+)
+
+func TestHealthyBooksAreGreenInEveryLine(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.settle(t)
+	r := w.check(t)
+	wantWrong(t, r)
+	for _, line := range r.Lines {
+		if line.Of == 0 {
+			t.Errorf("%s: looked at nothing", line.Name)
+		}
+	}
+	got := []int64{r.Payments, r.Declined, r.Events, r.Records, r.Repeated, r.Exchanges, r.Replays, r.MismatchesRefused}
+	if diff := cmp.Diff([]int64{23, 1, 29, 29, 0, 51, 24, 1}, got); diff != "" {
+		t.Errorf("totals (-want +got):\n%s", diff)
+	}
+}
+
+// wantWrong fails unless these lines, and no others, found something.
+func wantWrong(t *testing.T, r invariant.Report, want ...string) {
+	t.Helper()
+	var wrong []string
+	for _, line := range r.Lines {
+		if line.Wrong > 0 {
+			wrong = append(wrong, line.Name)
+			if len(line.Examples) == 0 || len(line.Examples) > 3 {
+				t.Errorf("%s: examples %q", line.Name, line.Examples)
+			}
+			t.Logf("%s: %d of %d: %q", line.Name, line.Wrong, line.Of, line.Examples)
+		}
+	}
+	slices.Sort(wrong)
+	slices.Sort(want)
+	if diff := cmp.Diff(want, wrong); diff != "" {
+		t.Errorf("lines that are wrong (-want +got):\n%s", diff)
+	}
+	if r.OK() != (len(want) == 0) {
+		t.Errorf("OK is %t", r.OK())
+	}
+}
+
+// defect breaks one thing: before the events are on their way, or when they are consumed and about to be published, or in the end.
+type defect struct {
+	line                   string
+	before, between, after func(*testing.T, *world)
+}
+
+var defects = map[string]defect{
+	"a payment was acknowledged and is not there": {line: invariant.AcknowledgedMissing, after: func(_ *testing.T, w *world) {
+		x := w.history[0]
+		x.Key = "gone"
+		w.history = append(w.history, x)
+	}},
+	"a payment was acknowledged with another amount": {line: invariant.AcknowledgedMissing, after: func(_ *testing.T, w *world) {
+		for i := range w.history {
+			if w.history[i].Key == w.history[0].Key {
+				w.history[i].AmountMinor++
+			}
+		}
+	}},
+	"a declined payment was acknowledged as completed": {line: invariant.AcknowledgedMissing, after: func(t *testing.T, w *world) {
+		x := w.declined()
+		x.Key, x.Status, x.Code = "gone", 201, ""
+		w.history = append(w.history, x)
+	}},
+	"a payment that nobody asked for": {line: invariant.NobodyAskedFor, before: func(t *testing.T, w *world) {
+		w.pay(t, w.a, w.b, 1)
+	}},
+	"a repeat got another answer": {line: invariant.AnswersChanged, after: func(_ *testing.T, w *world) {
+		x := w.history[0]
+		x.Answer = digest("another")
+		w.history = append(w.history, x)
+	}},
+	"a repeat of a refusal got another status": {line: invariant.AnswersChanged, after: func(_ *testing.T, w *world) {
+		i := slices.IndexFunc(w.history, func(x invariant.Exchange) bool { return x.Code == "unknown-account" })
+		x := w.history[i]
+		x.Status = 404
+		w.history = append(w.history, x)
+	}},
+	"a stored answer is not the one that was given": {line: invariant.AnswersChanged, after: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE idempotency_keys SET body = body || ' '::bytea WHERE key = $1`, w.history[0].Key)
+	}},
+	"a reused key was answered": {line: invariant.ReusedKeysAccepted, after: func(_ *testing.T, w *world) {
+		x := w.history[0]
+		x.Request, x.AmountMinor = digest("other"), x.AmountMinor+1
+		w.history = append(w.history, x)
+	}},
+	"a key paid twice": {line: invariant.KeysTwice, before: func(t *testing.T, w *world) {
+		again := w.pay(t, w.a, w.b, w.history[4].AmountMinor)[0]
+		w.exec(t, `UPDATE payments SET idempotency_key = $1 WHERE idempotency_key = $2`, w.history[4].Key, again.Key)
+		w.exec(t, `DELETE FROM idempotency_keys WHERE key = $1`, again.Key)
+	}},
+	"a key was answered twice, before midnight and after": {line: invariant.KeysTwice, after: func(t *testing.T, w *world) {
+		w.exec(t, `INSERT INTO idempotency_keys SELECT tenant_id, client_id, key, day - 1, fingerprint, fingerprint_version, request_id,
+			created_at - interval '23 hours', status, content_type, location, body FROM idempotency_keys WHERE location LIKE '%/accounts/%' LIMIT 1`)
+	}},
+	"a payment has no stored answer": {line: invariant.AnswersMissing, after: func(t *testing.T, w *world) {
+		w.exec(t, `DELETE FROM idempotency_keys WHERE key = $1`, w.history[0].Key)
+	}},
+	"an answer tells of a payment that is not there": {line: invariant.AnswersMissing, after: func(t *testing.T, w *world) {
+		w.exec(t, `INSERT INTO idempotency_keys SELECT tenant_id, client_id, 'invented', day, fingerprint, fingerprint_version, request_id,
+			created_at, status, content_type, location, body FROM idempotency_keys WHERE key = $1`, w.history[0].Key)
+	}},
+	"a payment has no event": {line: invariant.EventsMissing, before: func(t *testing.T, w *world) {
+		w.exec(t, `DELETE FROM outbox_events WHERE event_type = 'payment.declined'`)
+	}},
+	"an account has no event": {line: invariant.EventsMissing, before: func(t *testing.T, w *world) {
+		w.exec(t, `DELETE FROM outbox_events WHERE aggregate_id = $1`, w.a.String())
+	}},
+	"an event says completed of a payment that was declined": {line: invariant.EventsMissing, between: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE outbox_events SET event_type = 'payment.completed' WHERE event_type = 'payment.declined'`)
+		w.message("payment.declined").Type = "payment.completed"
+	}},
+	"an event tells of a payment that is not there": {line: invariant.EventsMissing, before: func(t *testing.T, w *world) {
+		w.append(t, outbox.Event{ID: uuid.New(), AggregateType: "payments", AggregateID: uuid.NewString(), AggregateVersion: 1, Type: payments.PaymentDeclined, Payload: []byte("{}")})
+	}},
+	"an event was never sent": {line: invariant.EventsLost, between: func(_ *testing.T, w *world) {
+		w.messages = slices.DeleteFunc(w.messages, func(m outbox.Message) bool { return m.AggregateType == "orders" && *m.AggregateVersion == 3 })
+	}},
+	"an event of a payment was sent that never committed": {line: invariant.EventsPhantom, between: func(_ *testing.T, w *world) {
+		m := *w.message("order.changed")
+		m.EventID, m.AggregateID = uuid.New(), "8"
+		w.messages = append(w.messages, m)
+	}},
+	"a record has no id": {line: invariant.EventsPhantom, after: func(t *testing.T, w *world) {
+		w.produce(t, &kgo.Record{Topic: w.prefix + "orders", Key: []byte("8"), Value: []byte("{}")})
+	}},
+	"a payload was changed on the way": {line: invariant.EventsChanged, between: func(_ *testing.T, w *world) {
+		w.message("order.changed").Payload = []byte(`{"order": 7}`)
+	}},
+	"a type was changed on the way": {line: invariant.EventsChanged, between: func(_ *testing.T, w *world) {
+		w.message("order.changed").Type = "order.deleted"
+	}},
+	"a key was changed on the way": {line: invariant.EventsChanged, between: func(_ *testing.T, w *world) {
+		w.message("payment.declined").AggregateID = uuid.NewString()
+	}},
+	"a version was lost on the way": {line: invariant.EventsChanged, between: func(_ *testing.T, w *world) {
+		w.message("payment.declined").AggregateVersion = nil
+	}},
+	"an event was sent twice": {line: invariant.EventsRepeated, between: func(_ *testing.T, w *world) {
+		w.messages = append(w.messages, *w.message("order.changed"))
+	}},
+	"events were sent in another order": {line: invariant.EventsOutOfOrder, between: func(_ *testing.T, w *world) {
+		n := len(w.messages)
+		w.messages[n-1], w.messages[n-2] = w.messages[n-2], w.messages[n-1]
+	}},
+	"an aggregate is in two partitions": {line: invariant.EventsOutOfOrder, between: func(_ *testing.T, w *world) {
+		n := len(w.messages)
+		w.held, w.messages = &w.messages[n-1], w.messages[:n-1]
+	}, after: func(t *testing.T, w *world) {
+		w.produce(t, &kgo.Record{Partition: (w.usedPartition(t, "orders") + 1) % 12, Topic: w.prefix + "orders", Key: []byte("7"),
+			Value: w.held.Payload, Headers: headersOf(w.held)})
+	}},
+	"a version was left out": {line: invariant.EventsOutOfOrder, before: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE outbox_events SET aggregate_version = 4 WHERE aggregate_type = 'orders' AND aggregate_version = 3`)
+	}},
+	"an effect was lost": {line: invariant.EffectsLost, after: func(t *testing.T, w *world) {
+		w.exec(t, `DELETE FROM inbox_events WHERE event_id = $1`, w.message("payment.declined").EventID)
+	}},
+	"an effect has no event": {line: invariant.EffectsPhantom, after: func(t *testing.T, w *world) {
+		w.exec(t, `INSERT INTO inbox_events (consumer, event_id) VALUES ($1, $2)`, statements.Consumer, uuid.New())
+	}},
+	"an effect was doubled": {line: invariant.StatementsWrong, after: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE statements SET payment_count = payment_count + 1, credits_minor = credits_minor + 5 WHERE account_id = $1`, w.a)
+	}},
+	"an effect was forgotten": {line: invariant.StatementsWrong, after: func(t *testing.T, w *world) {
+		w.exec(t, `DELETE FROM statements WHERE account_id = $1`, w.a)
+	}},
+	"two payments have each other's entries": {line: invariant.PaymentsUnbalanced, after: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE ledger_entries e SET payment_id = x.payment_id FROM ledger_entries x
+			WHERE x.account_id = e.account_id AND e.account_id = $1 AND (e.entry_no, x.entry_no) IN ((2, 4), (4, 2))`, w.a)
+	}},
+	"entries of a payment that is not there": {line: invariant.PaymentsUnbalanced, after: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE ledger_entries SET payment_id = $1 WHERE payment_id = (SELECT payment_id FROM ledger_entries LIMIT 1)`, uuid.New())
+	}},
+	"a payment went to another tenant": {line: invariant.PaymentsAstray, before: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE accounts SET tenant_id = $1 WHERE id = $2`, uuid.New(), w.b)
+	}},
+	"a balance is off by one": {line: invariant.BalancesWrong, after: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE accounts SET balance_minor = balance_minor + 1 WHERE id = $1`, w.b)
+	}},
+	"a number of entries is off by one": {line: invariant.BalancesWrong, after: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE accounts SET entry_count = entry_count + 1 WHERE id = $1`, w.b)
+	}},
+	"a balance on the way is wrong": {line: invariant.BalancesWrong, after: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE ledger_entries SET balance_after_minor = balance_after_minor + 1 WHERE account_id = $1 AND entry_no = 3`, w.b)
+	}},
+	"entries have a gap": {line: invariant.BalancesWrong, after: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE ledger_entries SET entry_no = 999 WHERE account_id = $1 AND entry_no = (SELECT entry_count FROM accounts WHERE id = $1)`, w.b)
+	}},
+	"a customer was below zero": {line: invariant.BalancesWrong, after: func(t *testing.T, w *world) {
+		if _, err := w.db.Exec(t.Context(), `ALTER TABLE accounts DROP CONSTRAINT accounts_customer_not_negative`); err != nil {
+			t.Fatal(err)
+		}
+		w.exec(t, `UPDATE accounts SET kind = 'customer' WHERE id = $1`, w.system)
+	}},
+}
+
+func TestEachDefectTurnsItsLineRedAndNoOther(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{}
+	for name, d := range defects {
+		seen[d.line] = true
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			if d.before != nil {
+				d.before(t, w)
+			}
+			w.load(t)
+			w.consume(t)
+			if d.between != nil {
+				d.between(t, w)
+			}
+			w.publish(t)
+			if d.after != nil {
+				d.after(t, w)
+			}
+			wantWrong(t, w.check(t), d.line)
+		})
+	}
+	if len(seen) != 18 {
+		t.Errorf("defects for %d lines: %v", len(seen), seen)
+	}
+}
+
+// message is the first of a type.
+func (w *world) message(kind string) *outbox.Message {
+	i := slices.IndexFunc(w.messages, func(m outbox.Message) bool { return m.Type == kind })
+	return &w.messages[i]
+}
+
+func (w *world) declined() invariant.Exchange {
+	i := slices.IndexFunc(w.history, func(x invariant.Exchange) bool { return x.Status == 402 })
+	return w.history[i]
+}

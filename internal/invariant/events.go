@@ -1,0 +1,100 @@
+package invariant
+
+// Payments, their events, the topics, and what the consumer made of them.
+
+const paymentsAndAccountsSince = `
+SELECT (SELECT count(*) FROM payments WHERE processed_at >= (SELECT outbox_since FROM bounds))
+     + (SELECT count(*) FROM accounts WHERE created_at >= (SELECT outbox_since FROM bounds))`
+
+// Both ways: every version of a payment has its event, the last one of the payment's status; every account has its first one;
+// and no event tells of a payment or account that is not there.
+const eventsMissing = `
+SELECT format('payment %s version %s', p.id, v)
+FROM payments p CROSS JOIN LATERAL generate_series(1, p.version) v
+LEFT JOIN outbox_events o ON o.aggregate_type = 'payments' AND o.aggregate_id = p.id::text AND o.aggregate_version = v
+WHERE p.processed_at >= (SELECT outbox_since FROM bounds)
+  AND (o.event_id IS NULL OR v = p.version AND o.event_type <> 'payment.' || p.status)
+UNION ALL
+SELECT format('account %s', a.id)
+FROM accounts a
+WHERE a.created_at >= (SELECT outbox_since FROM bounds)
+  AND NOT EXISTS (SELECT FROM outbox_events o
+                  WHERE o.aggregate_type = 'accounts' AND o.aggregate_id = a.id::text AND o.aggregate_version = 1 AND o.event_type = 'account.opened')
+UNION ALL
+SELECT format('event %s', o.event_id)
+FROM outbox_events o
+WHERE o.aggregate_type = 'payments' AND NOT EXISTS (SELECT FROM payments p WHERE p.id::text = o.aggregate_id)
+   OR o.aggregate_type = 'accounts' AND NOT EXISTS (SELECT FROM accounts a WHERE a.id::text = o.aggregate_id)`
+
+// A minute of grace wherever topics have deleted: a transaction may have been open, and its events sent later than younger ones.
+const outboxSince = `SELECT count(*) FROM outbox_events WHERE created_at >= (SELECT topics_since + interval '1 minute' FROM bounds)`
+
+const eventsLost = `
+SELECT format('event %s', o.event_id)
+FROM outbox_events o
+WHERE o.created_at >= (SELECT topics_since + interval '1 minute' FROM bounds)
+  AND NOT EXISTS (SELECT FROM topic_records r WHERE r.event_id = o.event_id)`
+
+const allRecords = `SELECT count(*) FROM topic_records`
+
+// Older ones may have been in a day of the outbox that was dropped.
+const eventsPhantom = `
+SELECT format('%s partition %s offset %s', r.aggregate_type, r.partition, r."offset")
+FROM topic_records r
+WHERE (r.created_at >= (SELECT outbox_since FROM bounds) OR r.created_at IS NULL OR r.event_id IS NULL)
+  AND NOT EXISTS (SELECT FROM outbox_events o WHERE o.event_id = r.event_id)`
+
+const eventsChanged = `
+SELECT format('event %s', o.event_id)
+FROM topic_records r JOIN outbox_events o ON o.event_id = r.event_id
+WHERE r.malformed IS NOT NULL OR (r.aggregate_type, r.aggregate_id, r.event_type, r.aggregate_version, r.created_at, r.digest)
+  IS DISTINCT FROM (o.aggregate_type, o.aggregate_id, o.event_type, o.aggregate_version, o.created_at, sha256(o.payload))`
+
+const eventsRepeated = `
+SELECT format('event %s', event_id)
+FROM (SELECT event_id, count(*) AS n FROM topic_records WHERE event_id IS NOT NULL GROUP BY event_id HAVING count(*) > 1) r
+CROSS JOIN LATERAL generate_series(2, n)`
+
+// An aggregate's events come to one partition, each for the first time in the order of their ids; and the versions of its rows
+// follow each other (the first of them may have been dropped). Most aggregates have one event: they are left out early.
+const eventsOutOfOrder = `
+WITH several AS MATERIALIZED (
+  SELECT * FROM topic_records
+  WHERE (aggregate_type, aggregate_id) IN (SELECT aggregate_type, aggregate_id FROM topic_records GROUP BY 1, 2 HAVING count(*) > 1)
+), grown AS MATERIALIZED (
+  SELECT aggregate_type, aggregate_id FROM outbox_events GROUP BY 1, 2 HAVING count(*) > 1
+)
+SELECT format('%s %s at partition %s offset %s', aggregate_type, aggregate_id, partition, "offset")
+FROM (
+  SELECT r.*, o.id, lag(o.id) OVER (PARTITION BY r.aggregate_type, r.aggregate_id COLLATE "C" ORDER BY r.partition, r."offset") AS before
+  FROM (SELECT DISTINCT ON (event_id) * FROM several ORDER BY event_id, partition, "offset") r JOIN outbox_events o ON o.event_id = r.event_id
+) firsts WHERE id < before
+UNION ALL
+SELECT format('%s %s in partitions %s and %s', aggregate_type, aggregate_id, min(partition), max(partition))
+FROM several GROUP BY aggregate_type, aggregate_id HAVING min(partition) <> max(partition)
+UNION ALL
+SELECT format('%s %s version %s after %s', aggregate_type, aggregate_id, aggregate_version, before)
+FROM (
+  SELECT aggregate_type, aggregate_id, aggregate_version, lag(aggregate_version) OVER (PARTITION BY aggregate_type, aggregate_id COLLATE "C" ORDER BY id) AS before
+  FROM outbox_events JOIN grown USING (aggregate_type, aggregate_id)
+) versions WHERE aggregate_version <> before + 1`
+
+const consumedRecords = `SELECT count(*) FROM topic_records WHERE aggregate_type IN ('payments', 'accounts')`
+
+const effectsLost = `
+SELECT DISTINCT format('event %s', r.event_id)
+FROM topic_records r
+WHERE r.aggregate_type IN ('payments', 'accounts') AND r.event_id IS NOT NULL
+  AND NOT EXISTS (SELECT FROM inbox_events i WHERE i.consumer = (SELECT consumer FROM bounds) AND i.event_id = r.event_id)`
+
+const inboxRows = `SELECT count(*) FROM inbox_events WHERE consumer = (SELECT consumer FROM bounds)`
+
+// The inbox remembers for ever. Where topics have deleted records, an event's age is told by its id (a UUIDv7, as all of this
+// service's are), and by the time of its effect if it has another id.
+const effectsPhantom = `
+SELECT format('event %s', i.event_id)
+FROM inbox_events i
+WHERE i.consumer = (SELECT consumer FROM bounds)
+  AND NOT EXISTS (SELECT FROM topic_records r WHERE r.event_id = i.event_id)
+  AND CASE WHEN substr(i.event_id::text, 15, 1) = '7' THEN to_timestamp(('x' || translate(left(i.event_id::text, 13), '-', ''))::bit(48)::bigint / 1000.0)
+           ELSE i.processed_at END >= (SELECT topics_since + interval '1 minute' FROM bounds)`

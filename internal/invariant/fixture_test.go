@@ -1,0 +1,304 @@
+package invariant_test
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/oncepay/oncepay/internal/httpapi"
+	"github.com/oncepay/oncepay/internal/idempotency"
+	"github.com/oncepay/oncepay/internal/inbox"
+	"github.com/oncepay/oncepay/internal/invariant"
+	"github.com/oncepay/oncepay/internal/outbox"
+	"github.com/oncepay/oncepay/internal/payments"
+	"github.com/oncepay/oncepay/internal/statements"
+	"github.com/oncepay/oncepay/internal/testenv"
+)
+
+// world is a service that has run: its tables, what its client saw, and the messages that its relay is about to send.
+type world struct {
+	db             *pgxpool.Pool // as the owner
+	brokers        []string
+	prefix         string
+	processor      *payments.Processor
+	tenant, client uuid.UUID
+	system, a, b   uuid.UUID // accounts
+
+	history  []invariant.Exchange
+	messages []outbox.Message
+	held     *outbox.Message // taken out of messages by a test
+}
+
+// newWorld makes a service in which everything is right: payments, declined ones, repeats, refusals and reused keys, and an
+// aggregate "orders 7" with three events.
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	db := testenv.Database(t)
+	w := &world{
+		db: db.Pool(t, ""), brokers: testenv.Brokers(t), prefix: testenv.TopicPrefix(t), tenant: uuid.New(), client: uuid.New(),
+		processor: &payments.Processor{DB: db.Pool(t, "api_write"), Retention: idempotency.DefaultRetention, Render: httpapi.Render},
+	}
+	w.system, w.a, w.b = w.open(t, payments.System), w.open(t, payments.Customer), w.open(t, payments.Customer)
+	for _, account := range []uuid.UUID{w.a, w.b} {
+		w.history = append(w.history, w.pay(t, w.system, account, 10_000)...)
+	}
+	for amount := range int64(10) {
+		w.history = append(w.history, w.pay(t, w.a, w.b, 10+amount)...)
+		w.history = append(w.history, w.pay(t, w.b, w.a, 100+amount)...)
+	}
+	declined := w.pay(t, w.a, w.b, 1_000_000)
+	unknown := w.pay(t, w.a, uuid.New(), 1)
+	w.history = append(append(w.history, declined...), unknown...)
+
+	// What a service refuses, and what goes wrong on the way, is no answer of a key's own.
+	reused := declined[0]
+	reused.Request, reused.AmountMinor, reused.Status, reused.Code, reused.Answer = digest("other"), 1, 422, "idempotency-key-reused", digest("reused")
+	busy, cut := declined[0], declined[0]
+	busy.Status, busy.Code, busy.Answer = 409, "request-in-progress", digest("busy")
+	cut.Status, cut.Code, cut.Answer = 0, "", ""
+	w.history = append(w.history, reused, busy, cut)
+
+	versions := []outbox.Event{}
+	for v := range int64(3) {
+		versions = append(versions, outbox.Event{
+			ID: uuid.New(), AggregateType: "orders", AggregateID: "7", AggregateVersion: v + 1, Type: "order.changed", Payload: []byte(`{"order":7}`),
+		})
+	}
+	w.append(t, versions...)
+	return w
+}
+
+func (w *world) open(t *testing.T, kind payments.Kind) uuid.UUID {
+	t.Helper()
+	var account payments.Account
+	answer := w.process(t, uuid.NewString(), payments.CreateAccount{Kind: kind, Currency: "USD"})
+	if err := json.Unmarshal(answer.Response.Body, &account); err != nil || answer.Response.Status != 201 {
+		t.Fatalf("open account: %d %s %v", answer.Response.Status, answer.Response.Body, err)
+	}
+	return account.ID
+}
+
+// pay asks for a payment under a key of its own and repeats the request. It returns what the client saw, and notes nothing.
+func (w *world) pay(t *testing.T, from, to uuid.UUID, amount int64) []invariant.Exchange {
+	t.Helper()
+	key := uuid.NewString()
+	command := payments.CreatePayment{AmountMinor: amount, Currency: "USD", SourceAccount: from, DestinationAccount: to, MayFund: true}
+	var seen []invariant.Exchange
+	for range 2 {
+		answer := w.process(t, key, command)
+		var problem struct {
+			Code string `json:"code"`
+		}
+		if err := json.Unmarshal(answer.Response.Body, &problem); err != nil {
+			t.Fatal(err)
+		}
+		body, _ := json.Marshal(command) // a plain struct
+		seen = append(seen, invariant.Exchange{
+			ClientID: w.client, Key: key, Request: digest(string(body)),
+			AmountMinor: amount, Currency: "USD", SourceAccount: from, DestinationAccount: to,
+			Status: answer.Response.Status, Code: problem.Code, Answer: digest(string(answer.Response.Body)), Replayed: answer.State == idempotency.Replay,
+		})
+	}
+	return seen
+}
+
+func (w *world) process(t *testing.T, key string, command payments.Command) idempotency.Answer {
+	t.Helper()
+	canonical, _ := json.Marshal(command) // a plain struct
+	answers, err := w.processor.Process(t.Context(), []payments.Request{{
+		Request: idempotency.Request{
+			TenantID: w.tenant, ClientID: w.client, Key: key, RequestID: uuid.NewString(),
+			Fingerprint: idempotency.NewFingerprint(w.tenant, "POST", "/v1/payments", nil, canonical),
+		},
+		Method: "POST", Route: "/v1/payments", Command: command,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answers[0]
+}
+
+func (w *world) append(t *testing.T, events ...outbox.Event) {
+	t.Helper()
+	if err := pgx.BeginFunc(t.Context(), w.db, func(tx pgx.Tx) error { return outbox.Append(t.Context(), tx, events) }); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// load reads the messages that the relay would send.
+func (w *world) load(t *testing.T) {
+	t.Helper()
+	rows, err := w.db.Query(t.Context(), `
+		SELECT id, event_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload, headers, created_at FROM outbox_events ORDER BY id`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.messages, err = pgx.CollectRows(rows, pgx.RowToStructByPos[outbox.Message]); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// consume does what the consumer does with the messages.
+func (w *world) consume(t *testing.T) {
+	t.Helper()
+	var events []inbox.Event
+	var ids []uuid.UUID
+	for _, m := range w.messages {
+		if m.AggregateType != "orders" {
+			events = append(events, inbox.Event{ID: m.EventID, Type: m.Type, Subject: m.AggregateID, Payload: m.Payload})
+			ids = append(ids, m.EventID)
+		}
+	}
+	err := pgx.BeginFunc(t.Context(), w.db, func(tx pgx.Tx) error {
+		if _, err := inbox.OnceEach(t.Context(), tx, statements.Consumer, ids); err != nil {
+			return err
+		}
+		return statements.Handle(t.Context(), tx, events)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// publish sends the messages as the relay does.
+func (w *world) publish(t *testing.T) {
+	t.Helper()
+	publisher, err := outbox.Kafka{Brokers: w.brokers, TopicPrefix: w.prefix, Topics: []string{"payments", "accounts", "orders"}, Source: "/oncepay"}.Open(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer publisher.Close()
+	if err := publisher.Publish(t.Context(), w.messages); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// settle lets the events arrive.
+func (w *world) settle(t *testing.T) {
+	t.Helper()
+	w.load(t)
+	w.consume(t)
+	w.publish(t)
+}
+
+// check counts, with the history in a file.
+func (w *world) check(t *testing.T, change ...func(*invariant.Sources)) invariant.Report {
+	t.Helper()
+	s := invariant.Sources{DB: w.db, Brokers: w.brokers, TopicPrefix: w.prefix, Consumer: statements.Consumer, History: []string{w.historyFile(t)}}
+	for _, c := range change {
+		c(&s)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	report, err := invariant.Check(ctx, s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return report
+}
+
+func (w *world) historyFile(t *testing.T) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "history.jsonl")
+	f, err := os.Create(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	buffer := bufio.NewWriter(f)
+	encoder := json.NewEncoder(buffer)
+	for _, x := range w.history {
+		if err := encoder.Encode(x); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := buffer.Flush(); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// exec changes what no program may: on one connection, past triggers and foreign keys.
+func (w *world) exec(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	err := pgx.BeginFunc(t.Context(), w.db, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), `SET LOCAL session_replication_role = replica`); err != nil {
+			return err
+		}
+		tag, err := tx.Exec(t.Context(), sql, args...)
+		if err == nil && tag.RowsAffected() == 0 {
+			t.Errorf("changed nothing: %s", sql)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// kafka is a client of the test's own.
+func (w *world) kafka(t *testing.T, options ...kgo.Opt) *kgo.Client {
+	t.Helper()
+	client, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(w.brokers...)}, options...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return client
+}
+
+// produce sends records as they are, each to the partition that it names.
+func (w *world) produce(t *testing.T, records ...*kgo.Record) {
+	t.Helper()
+	if err := w.kafka(t, kgo.RecordPartitioner(kgo.ManualPartitioner())).ProduceSync(t.Context(), records...).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// headersOf makes the headers that the relay would.
+func headersOf(m *outbox.Message) []kgo.RecordHeader {
+	var headers []kgo.RecordHeader
+	for _, h := range [][2]string{
+		{"ce_id", m.EventID.String()}, {"ce_type", m.Type}, {"ce_subject", m.AggregateID}, {"ce_sequence", strconv.FormatInt(*m.AggregateVersion, 10)},
+		{"ce_time", m.CreatedAt.UTC().Format(time.RFC3339Nano)},
+	} {
+		headers = append(headers, kgo.RecordHeader{Key: h[0], Value: []byte(h[1])})
+	}
+	return headers
+}
+
+// usedPartition finds the one partition of a topic that has records.
+func (w *world) usedPartition(t *testing.T, aggregateType string) int32 {
+	t.Helper()
+	ends, err := w.admin(t).ListEndOffsets(t.Context(), w.prefix+aggregateType)
+	if err != nil {
+		t.Fatal(err)
+	}
+	used := int32(-1)
+	ends.Each(func(o kadm.ListedOffset) {
+		if o.Offset > 0 {
+			used = o.Partition
+		}
+	})
+	return used
+}
+
+func (w *world) admin(t *testing.T) *kadm.Client { return kadm.NewClient(w.kafka(t)) }
+
+func digest(body string) string {
+	sum := sha256.Sum256([]byte(body))
+	return hex.EncodeToString(sum[:])
+}

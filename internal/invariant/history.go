@@ -1,0 +1,133 @@
+package invariant
+
+import (
+	"bufio"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Exchange is one attempt of a client to pay, as the client saw it: one JSON object a line, each line ended.
+//
+// A history is complete: it has every attempt of its clients, the ones without an answer too, so each run has clients of its own
+// and outlives them; a last line that is cut off is refused. Repeats send the same bytes, since requests are told apart by their
+// digests. It covers less time than answers are kept.
+type Exchange struct {
+	ClientID           uuid.UUID `json:"client_id"`
+	Key                string    `json:"key"`
+	Request            string    `json:"request"` // hex SHA-256 of the body that was sent
+	AmountMinor        int64     `json:"amount_minor"`
+	Currency           string    `json:"currency"`
+	SourceAccount      uuid.UUID `json:"source_account"`
+	DestinationAccount uuid.UUID `json:"destination_account"`
+	Status             int       `json:"status"`               // 0: no answer, or not all of it
+	Code               string    `json:"code,omitempty"`       // of a problem
+	Answer             string    `json:"answer,omitempty"`     // hex SHA-256 of the body that came
+	Replayed           bool      `json:"replayed,omitempty"`   // Idempotent-Replayed said so
+	RequestID          string    `json:"request_id,omitempty"` // for who looks into the log; not compared
+}
+
+// maxLine bounds what a file that is no history can take of memory.
+const maxLine = 1 << 20
+
+func copyHistory(ctx context.Context, conn *pgx.Conn, name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return fmt.Errorf("read history: %w", err)
+	}
+	defer f.Close()
+	h := &historyRows{name: name, lines: bufio.NewReaderSize(f, maxLine)}
+	_, err = conn.CopyFrom(ctx, pgx.Identifier{"exchanges"}, exchangeColumns, h)
+	switch {
+	case h.err != nil:
+		return h.err
+	case err != nil:
+		return fmt.Errorf("copy history %s: %w", name, err)
+	}
+	return nil
+}
+
+var exchangeColumns = []string{"client_id", "key", "request", "amount_minor", "currency", "source_account", "destination_account",
+	"status", "code", "answer", "replayed"}
+
+// historyRows is a file as a pgx.CopyFromSource.
+type historyRows struct {
+	name   string
+	lines  *bufio.Reader
+	number int
+	row    []any
+	err    error
+}
+
+func (h *historyRows) Next() bool {
+	line, err := h.lines.ReadSlice('\n')
+	h.number++
+	switch {
+	case errors.Is(err, io.EOF) && len(line) == 0:
+		return false
+	case errors.Is(err, io.EOF):
+		// Its client died, with requests of which there is no line at all. A payment of theirs would seem to be nobody's, so
+		// this is no history to compare with.
+		h.err = h.wrong(errors.New("it is cut off: whoever wrote it died, and not all that it asked for is known"))
+		return false
+	case errors.Is(err, bufio.ErrBufferFull):
+		h.err = h.wrong(fmt.Errorf("longer than %d bytes", maxLine))
+		return false
+	case err != nil:
+		h.err = h.wrong(err)
+		return false
+	}
+	if h.row, err = exchangeRow(line); err != nil {
+		h.err = h.wrong(err)
+		return false
+	}
+	return true
+}
+
+func (h *historyRows) Values() ([]any, error) { return h.row, nil }
+func (h *historyRows) Err() error             { return h.err }
+
+func (h *historyRows) wrong(err error) error {
+	return fmt.Errorf("read history %s, line %d: %w", h.name, h.number, err)
+}
+
+func exchangeRow(line []byte) ([]any, error) {
+	var x Exchange
+	if err := json.Unmarshal(line, &x); err != nil {
+		return nil, fmt.Errorf("not an exchange: %w", err)
+	}
+	request, err := hex.DecodeString(x.Request)
+	if err != nil || len(request) != sha256.Size {
+		return nil, errors.New("request is not the hex SHA-256 of a body")
+	}
+	var answer []byte
+	if x.Answer != "" {
+		if answer, err = hex.DecodeString(x.Answer); err != nil || len(answer) != sha256.Size {
+			return nil, errors.New("answer is not the hex SHA-256 of a body")
+		}
+	}
+	switch {
+	case x.ClientID == uuid.Nil:
+		return nil, errors.New("no client_id")
+	case x.Key == "":
+		return nil, errors.New("no key")
+	case strings.ContainsRune(x.Key+x.Currency+x.Code, 0):
+		return nil, errors.New("a text with the character U+0000")
+	case x.Status != 0 && (x.Status < 100 || x.Status > 599):
+		return nil, fmt.Errorf("status is %d", x.Status)
+	case x.Status != 0 && answer == nil:
+		return nil, fmt.Errorf("status %d without the digest of an answer", x.Status)
+	}
+	// As [16]byte a UUID is copied as it is; by its own type the driver would print it and parse it again.
+	return []any{[16]byte(x.ClientID), x.Key, request, x.AmountMinor, x.Currency, [16]byte(x.SourceAccount), [16]byte(x.DestinationAccount),
+		x.Status, x.Code, answer, x.Replayed}, nil
+}

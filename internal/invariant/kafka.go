@@ -1,0 +1,304 @@
+package invariant
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// stalled is after how long without a record a scan is given up.
+const stalled = 30 * time.Second
+
+// copyTopics copies every committed record of the topics, up to where they end now. since is nil if the topics have every
+// record they ever got, and else the time before which some were deleted.
+func copyTopics(ctx context.Context, conn *pgx.Conn, s Sources, types []string, progress func(string)) (since *time.Time, err error) {
+	client, err := kgo.NewClient(kgo.SeedBrokers(s.Brokers...), kgo.ClientID("oncepay-check"))
+	if err != nil {
+		return nil, fmt.Errorf("make Kafka client: %w", err)
+	}
+	// The first exchange on a connection does not look at ctx: a broker that accepts and says nothing would be waited for.
+	closed := context.AfterFunc(ctx, client.Close)
+	spans, err := findSpans(ctx, kadm.NewClient(client), s.TopicPrefix, types)
+	if !closed() {
+		return nil, fmt.Errorf("find the topics' ends: %w", context.Cause(ctx))
+	}
+	client.Close()
+	if err != nil {
+		return nil, err
+	}
+
+	r := &recordRows{ctx: ctx, prefix: s.TopicPrefix, progress: progress, spans: spans, oldest: map[partition]time.Time{}}
+	from := r.starts()
+	if r.open == 0 {
+		return r.since(), nil // without a partition to read, the client would wait for ever
+	}
+	r.client, err = kgo.NewClient(
+		kgo.SeedBrokers(s.Brokers...),
+		kgo.ClientID("oncepay-check"),
+		kgo.ConsumePartitions(from),
+		kgo.ConsumeResetOffset(kgo.NoResetOffset()),  // what is deleted meanwhile is an error, not skipped
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), // what a producer aborted never happened
+		kgo.KeepControlRecords(),                     // a partition may end in one, and would never seem read
+	)
+	if err != nil {
+		return nil, fmt.Errorf("make Kafka client: %w", err)
+	}
+	defer r.client.Close()
+	_, err = conn.CopyFrom(ctx, pgx.Identifier{"topic_records"}, recordColumns, r)
+	switch {
+	case r.err != nil:
+		return nil, r.err
+	case err != nil:
+		return nil, fmt.Errorf("copy records: %w", err)
+	}
+	return r.since(), nil
+}
+
+type partition struct {
+	topic  string
+	number int32
+}
+
+// span is what a partition holds: from the first offset that is still there to the last stable one.
+type span struct{ start, end int64 }
+
+func findSpans(ctx context.Context, admin *kadm.Client, prefix string, types []string) (map[partition]*span, error) {
+	names := make([]string, len(types))
+	for i, t := range types {
+		names[i] = prefix + t
+	}
+	topics, err := admin.ListTopics(ctx, names...)
+	if err != nil {
+		return nil, fmt.Errorf("list topics: %w", err)
+	}
+	for _, t := range topics.Names() {
+		if !topics.Has(t) {
+			delete(topics, t) // nothing was ever sent to it
+		}
+	}
+	if err := topics.Error(); err != nil {
+		return nil, fmt.Errorf("list topics: %w", err)
+	}
+	spans := map[partition]*span{}
+	if len(topics) == 0 { // the calls below would ask for all
+		return spans, nil
+	}
+	starts, err := admin.ListStartOffsets(ctx, topics.Names()...)
+	if err == nil {
+		err = starts.Error()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list first offsets: %w", err)
+	}
+	ends, err := admin.ListCommittedOffsets(ctx, topics.Names()...)
+	if err == nil {
+		err = ends.Error()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list last stable offsets: %w", err)
+	}
+	starts.Each(func(o kadm.ListedOffset) {
+		end, _ := ends.Lookup(o.Topic, o.Partition)
+		spans[partition{o.Topic, o.Partition}] = &span{o.Offset, end.Offset}
+	})
+	return spans, nil
+}
+
+var recordColumns = []string{"aggregate_type", "partition", "offset", "event_id", "aggregate_id", "event_type", "aggregate_version",
+	"created_at", "digest", "malformed"}
+
+// recordRows is the records of some partitions as a pgx.CopyFromSource.
+type recordRows struct {
+	ctx      context.Context
+	client   *kgo.Client
+	prefix   string
+	progress func(string)
+
+	spans       map[partition]*span // start moves on with what was read
+	open        int                 // partitions that are not read to their end
+	total, done int64
+	told        time.Time
+	oldest      map[partition]time.Time // of partitions that deleted some: when the oldest record that is left was made
+
+	fetched []*kgo.Record
+	row     []any
+	err     error
+}
+
+// starts returns where to read from, for each partition that holds anything.
+func (r *recordRows) starts() map[string]map[int32]kgo.Offset {
+	from := map[string]map[int32]kgo.Offset{}
+	for p, span := range r.spans {
+		if span.start > 0 {
+			r.oldest[p] = time.Now() // until a record says otherwise: all of it was deleted, up to a time that nobody knows
+		}
+		if span.start >= span.end {
+			continue
+		}
+		if from[p.topic] == nil {
+			from[p.topic] = map[int32]kgo.Offset{}
+		}
+		from[p.topic][p.number] = kgo.NewOffset().At(span.start)
+		r.open++
+		r.total += span.end - span.start
+	}
+	return from
+}
+
+func (r *recordRows) Next() bool {
+	for {
+		for len(r.fetched) > 0 {
+			record := r.fetched[0]
+			r.fetched = r.fetched[1:]
+			if r.take(record) {
+				return true
+			}
+		}
+		if r.open == 0 || !r.fetch() {
+			return false
+		}
+	}
+}
+
+func (r *recordRows) Values() ([]any, error) { return r.row, nil }
+func (r *recordRows) Err() error             { return r.err }
+
+func (r *recordRows) fetch() bool {
+	if now := time.Now(); now.Sub(r.told) > time.Second {
+		r.progress(fmt.Sprintf("read topics: %d of %d records", r.done, r.total))
+		r.told = now
+	}
+	ctx, cancel := context.WithTimeout(r.ctx, stalled)
+	defer cancel()
+	fetches := r.client.PollFetches(ctx)
+	r.fetched = fetches.Records()
+	fetches.EachError(func(topic string, number int32, err error) {
+		switch {
+		case r.ctx.Err() != nil:
+			r.err = fmt.Errorf("read topics: %w", context.Cause(r.ctx))
+		case ctx.Err() != nil:
+			r.err = fmt.Errorf("read topics: nothing came for %s, with %d partitions not at their end", stalled, r.open)
+		default:
+			r.err = errors.Join(r.err, fmt.Errorf("read topic %s, partition %d: %w", topic, number, err))
+		}
+	})
+	return r.err == nil
+}
+
+// take makes a row of a record, if it is one.
+func (r *recordRows) take(record *kgo.Record) bool {
+	p := partition{record.Topic, record.Partition}
+	span := r.spans[p]
+	if record.Offset < span.start || record.Offset >= span.end {
+		return false // it came after the check began
+	}
+	r.done += record.Offset + 1 - span.start
+	span.start = record.Offset + 1
+	if span.start == span.end {
+		r.open--
+	}
+	if record.Attrs.IsControl() {
+		return false
+	}
+	e := readEvent(record)
+	if oldest, deleted := r.oldest[p]; deleted {
+		made := record.Timestamp
+		if e.createdAt != nil {
+			made = *e.createdAt
+		}
+		if made.Before(oldest) {
+			r.oldest[p] = made
+		}
+	}
+	digest := sha256.Sum256(record.Value)
+	r.row = []any{strings.TrimPrefix(record.Topic, r.prefix), record.Partition, record.Offset, e.id, text(record.Key), e.kind, e.version,
+		e.createdAt, digest[:], e.malformed}
+	return true
+}
+
+// since returns the time before which any partition may have deleted records; nil: none has.
+func (r *recordRows) since() *time.Time {
+	var latest *time.Time
+	for _, t := range r.oldest {
+		if latest == nil || t.After(*latest) {
+			latest = &t
+		}
+	}
+	return latest
+}
+
+// event is what a record says of itself. What it does not say, or not as a CloudEvent does, is nil and malformed says why.
+type event struct {
+	id        *[16]byte
+	kind      *string
+	version   *int64
+	createdAt *time.Time
+	malformed *string
+}
+
+func readEvent(record *kgo.Record) (e event) {
+	wrong := func(what string) {
+		if e.malformed == nil {
+			e.malformed = &what
+		}
+	}
+	var subject string
+	seen := map[string]bool{}
+	for _, h := range record.Headers {
+		name, is := strings.CutPrefix(h.Key, "ce_")
+		if !is {
+			continue
+		}
+		if seen[name] {
+			wrong("header " + h.Key + " is there twice")
+		}
+		seen[name] = true
+		value := text(h.Value)
+		var err error
+		switch name {
+		case "id":
+			var id uuid.UUID
+			if id, err = uuid.Parse(value); err == nil && id.String() == value {
+				e.id = (*[16]byte)(&id)
+			}
+		case "type":
+			e.kind = &value
+		case "subject":
+			subject = value
+		case "sequence":
+			var version int64
+			if version, err = strconv.ParseInt(value, 10, 64); err == nil {
+				e.version = &version
+			}
+		case "time":
+			var at time.Time
+			if at, err = time.Parse(time.RFC3339Nano, value); err == nil {
+				e.createdAt = &at
+			}
+		}
+		if err != nil {
+			wrong("header " + h.Key + " cannot be read")
+		}
+	}
+	if e.id == nil {
+		wrong("no id")
+	}
+	if subject != text(record.Key) {
+		wrong("key and subject differ")
+	}
+	return e
+}
+
+// text is what of b a text column takes. What it does not take is in no row of the outbox, so the record is a changed one.
+func text(b []byte) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(string(b), "\uFFFD"), "\x00", "\uFFFD")
+}
