@@ -8,13 +8,16 @@ VERSION      := $(shell git describe --tags --always --dirty 2>/dev/null || echo
 RACE := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-containers check fmt fmt-check vet lint build migrate up down test-compose clean tools
+.PHONY: help demo demo-check record test test-containers check fmt fmt-check vet lint build migrate up down test-compose compose-demo clean tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: ## run everything on this machine, nothing to install: API, relay, consumer, a little traffic
-	go run ./cmd/demo
+demo: ## run everything on this machine, nothing to install; Ctrl-C stops and counts what was lost
+	go build -o bin/demo ./cmd/demo && exec bin/demo # not go run, which makes a failure of Ctrl-C
+
+demo-check: ## the same without a terminal: 20 s at full speed, api, relay and consumer killed once each, everything counted
+	go run ./cmd/demo -check
 
 test: ## all tests with -race, against an embedded Postgres and broker (or TEST_DATABASE_URL, TEST_KAFKA_BROKERS)
 	@[ -n "$(RACE)" ] || echo "NO C COMPILER: the tests run without the race detector (install gcc)"
@@ -54,8 +57,14 @@ down: ## stop what `make up` started and delete its data
 test-compose: ## after `make up`: a payment, found by Kafka's own console consumer and in the statements
 	test/compose.sh
 
+compose-demo: ## after `make up`: demo-check against the containers
+	go run ./cmd/demo -compose -check
+
 clean: ## delete what was built, the linter included
 	rm -rf bin
+
+record: ## make docs/demo.svg, the picture of a terminal in the README, from a run of the demo
+	go run ./tools/record docs/demo.svg go run ./cmd/demo -check
 
 tools: $(LINT)
 

@@ -1,64 +1,67 @@
-// Command demo runs the whole service on one machine with nothing installed but Go: Postgres and Kafka embedded, the real
-// programs as child processes, a little traffic and one line a second. Ctrl-C drains and stops everything.
+// Command demo runs the whole service, sends it requests, kills its programs while it is at work, and counts afterwards what
+// was lost, doubled, reordered or out of balance: from the tables and the topics, not from what the programs say of themselves.
 package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
-
-	"github.com/jackc/pgx/v5"
-
-	"github.com/oncepay/oncepay/internal/child"
-	"github.com/oncepay/oncepay/internal/embedded"
 )
 
 func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr)) }
 
 const usage = `Usage: demo [flags]
 
-Runs Postgres, Kafka, api, relay and consumer on free ports of this machine, sends them payments, and shows what happens.
-Ctrl-C drains and stops everything; nothing is left behind. Postgres is taken from this machine, or fetched once.
+Runs Postgres, Kafka, api, relay and consumer on free ports of this machine and sends them requests. Ctrl-C stops the
+requests, waits until every event has arrived, counts what was lost or doubled, and leaves nothing behind; a second Ctrl-C
+does not wait. Postgres is taken from this machine, or fetched once.
+
+With -check it needs no terminal: 20 s of requests as fast as they are answered, SIGKILL to api, relay and consumer with at
+least 50 requests in flight at each, the same count, and as the last line a JSON object. The exit code is 1 when anything is wrong.
 
 Examples:
   go run ./cmd/demo
-  go run ./cmd/demo -rate 100
-  go run ./cmd/demo -for 30s
+  go run ./cmd/demo -kill
+  go run ./cmd/demo -rate 500 -for 30s
+  go run ./cmd/demo -check
+  docker compose up --build --detach --wait && go run ./cmd/demo -compose -check
 
 Flags:
 `
 
+// options are the flags.
+type options struct {
+	rate    int
+	length  time.Duration
+	kill    bool
+	check   bool
+	compose bool
+}
+
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
-	flags.SetOutput(io.Discard)
-	rate := flags.Int("rate", 20, "requests a `second`, 1 to 1000")
-	length := flags.Duration("for", 0, "`duration` after which it stops by itself; 0 = until Ctrl-C")
-	err := flags.Parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprint(stdout, usage)
-		flags.SetOutput(stdout)
-		flags.PrintDefaults()
+	o, done, err := parse(args, stdout)
+	if done {
 		return 0
-	case err == nil && flags.NArg() > 0:
-		err = fmt.Errorf("unknown argument %q", flags.Arg(0))
-	case err == nil && (*rate < 1 || *rate > 1000):
-		err = errors.New("-rate must be 1 to 1000")
-	case err == nil && *length < 0:
-		err = errors.New("-for must not be negative")
 	}
 	if err == nil {
-		ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+		soft, hard, stop := interrupts(ctx)
 		defer stop()
-		err = (&demo{out: stdout, rate: *rate, length: *length, begun: time.Now()}).run(ctx)
+		d := &demo{options: o, out: stdout, begun: time.Now()}
+		err = d.run(soft, hard)
+		if o.check {
+			d.verdict.OK = err == nil
+			d.verdict.Seconds = time.Since(d.begun).Round(100 * time.Millisecond).Seconds()
+			defer func() { _ = json.NewEncoder(stdout).Encode(d.verdict) }() // the last line, whatever happened before
+		}
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "demo: "+strings.ReplaceAll(err.Error(), "\n", "\ndemo: "))
@@ -67,102 +70,119 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// demo is one run.
-type demo struct {
-	out    io.Writer
-	rate   int
-	length time.Duration
-	begun  time.Time
-
-	dir  string // binaries and logs, removed at the end
-	url  func(role string) string
-	seed seed
-	api  string // base URL
+func parse(args []string, stdout io.Writer) (o options, done bool, err error) {
+	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.IntVar(&o.rate, "rate", 50, "requests a `second`, up to 10000; 0 = as fast as they are answered, which is what -kill does when nothing is said")
+	flags.DurationVar(&o.length, "for", 0, "`duration` after which it stops by itself; 0 = at Ctrl-C")
+	flags.BoolVar(&o.kill, "kill", false, "every 5 s SIGKILL the next of api, relay and consumer, and start it again")
+	flags.BoolVar(&o.check, "check", false, "20 s at full speed, three kills, JSON as the last line")
+	flags.BoolVar(&o.compose, "compose", false, "use what make up runs in Docker, instead of servers of its own")
+	set := map[string]bool{}
+	err = flags.Parse(args)
+	flags.Visit(func(f *flag.Flag) { set[f.Name] = true })
+	switch {
+	case errors.Is(err, flag.ErrHelp):
+		fmt.Fprint(stdout, usage)
+		flags.SetOutput(stdout)
+		flags.PrintDefaults()
+		return o, true, nil
+	case err != nil:
+	case flags.NArg() > 0:
+		err = fmt.Errorf("unknown argument %q", flags.Arg(0))
+	case o.rate < 0 || o.rate > 10_000:
+		err = errors.New("-rate must be 0 to 10000")
+	case o.length < 0:
+		err = errors.New("-for must not be negative")
+	case o.check && (set["rate"] || set["for"] || set["kill"]):
+		err = errors.New("-check decides rate, duration and kills by itself: leave out -rate, -for and -kill")
+	}
+	if err != nil {
+		return o, false, fmt.Errorf("%w (demo -h shows the flags)", err)
+	}
+	o.kill = o.kill || o.check
+	if o.kill && !set["rate"] {
+		o.rate = 0 // so that something is going on when a program dies
+	}
+	return o, false, nil
 }
 
-const database = "oncepay"
+// interrupts returns a context that ends with the first Ctrl-C, and one that ends with the second.
+func interrupts(ctx context.Context) (soft, hard context.Context, stop func()) {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	soft, first := context.WithCancel(ctx)
+	hard, second := context.WithCancel(context.WithoutCancel(ctx))
+	go func() {
+		for range signals {
+			if soft.Err() != nil {
+				second()
+			}
+			first()
+		}
+	}()
+	return soft, hard, func() { signal.Stop(signals); close(signals); first(); second() }
+}
 
-// run is the demo from top to bottom; what it opens, the defer on the next line closes.
-func (d *demo) run(ctx context.Context) (err error) {
-	if d.dir, err = os.MkdirTemp("", "oncepay-demo-"); err != nil {
+// demo is one run.
+type demo struct {
+	options
+	begun time.Time
+
+	mu  sync.Mutex
+	out io.Writer
+
+	stack   stack
+	seed    seed // the client that pays
+	visitor seed // whose credential the curl lines have
+	kills   []kill
+	verdict verdict
+}
+
+// run is the demo from top to bottom. soft ends when it is to stop in good order, hard when it is to stop at once.
+func (d *demo) run(soft, hard context.Context) (err error) {
+	dir, err := os.MkdirTemp("", "oncepay-demo-")
+	if err != nil {
 		return fmt.Errorf("make a directory: %w", err)
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(d.dir)) }()
+	defer func() {
+		if err != nil && d.verdict.Payments > 0 { // what went wrong is to be looked at
+			err = fmt.Errorf("%w\nlogs and history are kept in %s", err, dir)
+			return
+		}
+		err = errors.Join(err, os.RemoveAll(dir))
+	}()
+	if d.compose {
+		d.stack = &compose{say: d.say}
+	} else {
+		d.stack = &local{say: d.say, dir: dir}
+	}
+	defer d.stack.close()
+	if err := d.stack.open(soft); err != nil {
+		return err
+	}
+	if err := d.prepare(soft); err != nil {
+		return err
+	}
+	view, err := openView(soft, d.stack.owner())
+	if err != nil {
+		return err
+	}
+	defer view.close()
+	load, err := newLoad(dir, d.stack.url(), d.seed)
+	if err != nil {
+		return err
+	}
+	defer load.history.close()
 
-	d.say("building api, relay, consumer, migrate and oncepay")
-	if err := child.Build(ctx, d.dir, []string{"-ldflags=-s -w"}, "api", "relay", "consumer", "migrate", "oncepay"); err != nil {
+	if err := d.show(soft, hard, load, view); err != nil {
 		return err
 	}
-	postgres, err := embedded.StartPostgres(ctx, embedded.PostgresOptions{
-		Download: os.Getenv("EMBEDDED_POSTGRES") == "download",
-		Log:      slog.New(slog.NewTextHandler(d.out, &slog.HandlerOptions{Level: slog.LevelWarn})),
-	})
-	if err != nil {
-		return err
-	}
-	defer d.stop("postgres", postgres.Stop)
-	d.say("Postgres %s runs (%s)", postgres.Version(), postgres.Origin())
-	kafka, err := embedded.StartKafka(ctx, embedded.KafkaOptions{})
-	if err != nil {
-		return err
-	}
-	defer kafka.Stop()
-	d.say("Kafka runs (%s)", kafka.Origin())
-
-	d.url = func(role string) string { return postgres.URL(role, database) }
-	if err := d.prepare(ctx, postgres.URL("postgres", "postgres")); err != nil {
-		return err
-	}
-
-	brokers := "KAFKA_BROKERS=" + strings.Join(kafka.Brokers(), ",")
-	consumer, err := d.start(ctx, "consumer", "DATABASE_URL="+d.url("consumer"), brokers)
-	if err != nil {
-		return err
-	}
-	defer consumer.Stop()
-	relay, err := d.start(ctx, "relay", "DATABASE_URL="+d.url("relay"), brokers)
-	if err != nil {
-		return err
-	}
-	defer relay.Stop()
-	api, err := d.start(ctx, "api", "DATABASE_URL="+d.url("api_write"), "DATABASE_READ_URL="+d.url("api_read"), "HTTP_ADDR=127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	defer api.Stop()
-	d.api = "http://" + api.Addr
-
-	conn, err := pgx.Connect(ctx, d.url("postgres"))
-	if err != nil {
-		return fmt.Errorf("connect to the demo's database: %w", err)
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	traffic := &traffic{api: d.api, seed: d.seed}
-	if err := d.show(ctx, traffic, conn, api, relay, consumer); err != nil {
-		return err
-	}
-
-	d.say("stopping: api first, then what it accepted is relayed and consumed")
-	api.Stop()
-	return d.drain(context.WithoutCancel(ctx), conn, traffic)
+	return d.count(hard, load, view)
 }
 
 func (d *demo) say(format string, args ...any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	fmt.Fprintf(d.out, "%4.0fs  %s\n", time.Since(d.begun).Seconds(), fmt.Sprintf(format, args...))
-}
-
-func (d *demo) start(ctx context.Context, name string, env ...string) (*child.Process, error) {
-	p, err := child.Start(ctx, d.dir, name, env...)
-	if err == nil {
-		d.say("%s runs", name)
-	}
-	return p, err
-}
-
-func (d *demo) stop(what string, stop func(context.Context) error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-	defer cancel()
-	if err := stop(ctx); err != nil {
-		d.say("%s: %v", what, err)
-	}
 }

@@ -2,74 +2,85 @@ package main
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
-
-	"github.com/jackc/pgx/v5"
-
-	"github.com/oncepay/oncepay/internal/child"
 )
 
-// The demo's own view: counted in the tables, not by the programs.
-const countAll = `
-SELECT (SELECT count(*) FROM payments WHERE route <> 'oncepay seed'), (SELECT count(*) FROM outbox_events),
-       (SELECT count(*) FROM outbox_events o, outbox_cursors c WHERE o.id > c.last_id), (SELECT count(*) FROM inbox_events)`
-
-type counts struct{ payments, events, backlog, consumed int }
-
-func count(ctx context.Context, conn *pgx.Conn) (c counts, err error) {
-	if err := conn.QueryRow(ctx, countAll).Scan(&c.payments, &c.events, &c.backlog, &c.consumed); err != nil {
-		return c, fmt.Errorf("count: %w", err)
+// show sends the load, kills when asked to, and prints a line a second, until soft ends, the demo's time is over or all kills of
+// -check are done, and every request has its answer.
+func (d *demo) show(soft, hard context.Context, l *load, v view) error {
+	sending, stop := context.WithCancel(soft)
+	defer stop()
+	if d.length > 0 {
+		sending, stop = context.WithTimeout(sending, d.length)
+		defer stop()
 	}
-	return c, nil
+	sent, killed := make(chan struct{}), make(chan error, 1)
+	go func() {
+		defer close(sent)
+		l.run(sending, hard, d.rate)
+	}()
+	go func() { killed <- d.killInTurn(sending, hard, l) }()
+
+	err := d.watch(sending, hard, l, v, killed)
+	stop()
+	<-sent
+	err = errors.Join(err, <-killed) // a program that was killed is running again
+	if err == nil && d.check && soft.Err() != nil {
+		err = errors.New("interrupted before each program was killed once")
+	}
+	return err
 }
 
-// show sends traffic and prints a line a second until ctx ends, the demo's time is over or a program ends.
-func (d *demo) show(ctx context.Context, t *traffic, conn *pgx.Conn, programs ...*child.Process) error {
-	if d.length > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, d.length)
-		defer cancel()
-	}
-	ended := make(chan *child.Process, len(programs))
-	for _, p := range programs {
-		go func() { <-p.Ended; ended <- p }()
-	}
-	request, line := time.NewTicker(time.Second/time.Duration(d.rate)), time.NewTicker(time.Second)
-	defer request.Stop()
+// watch returns when soft ends, when a program has failed, and when all kills of -check are done.
+func (d *demo) watch(soft, hard context.Context, l *load, v view, killed chan error) error {
+	line := time.NewTicker(time.Second)
 	defer line.Stop()
-	for n, before := 0, 0; ; {
+	first := l.first
+	before, err := v.count(hard)
+	if err != nil {
+		return err
+	}
+	for {
 		select {
-		case <-ctx.Done():
+		case <-soft.Done():
 			return nil
-		case p := <-ended:
-			return p.Err()
-		case <-request.C:
-			t.next(ctx, n)
-			if n++; n == 1 {
-				d.say("the first payment is made")
-				d.printCurl(t)
+		case err := <-d.stack.failed():
+			return err
+		case err := <-killed:
+			killed <- nil // for show
+			if err != nil || d.check {
+				return err
+			}
+			killed = nil
+		case <-first:
+			first = nil
+			d.say("the first payment is made")
+			if !d.check {
+				d.printCurl()
 			}
 		case <-line.C:
-			c, err := count(ctx, conn)
-			if ctx.Err() != nil {
-				return nil
-			}
+			c, err := v.count(hard)
 			if err != nil {
 				return err
 			}
-			d.say("%6d payments  %4d/s  %5d replays  %5d refused  %3d failed  backlog %4d  consumed %6d of %d events",
-				c.payments, c.payments-before, t.replays, t.refused, t.failed, c.backlog, c.consumed, c.events)
-			before = c.payments
+			d.say("%5d payments/s  %d in all, %d replays, %d refused  backlog %d  lag %d  consumed %d",
+				c.payments-before.payments, c.payments, l.history.replays.Load(), l.history.refused.Load(), c.backlog, c.lag(), c.consumed)
+			before = c
 		}
 	}
 }
 
-func (d *demo) printCurl(t *traffic) {
-	curl := func(amount int) string {
+func (d *demo) printCurl() {
+	curl := func(amount int64) string {
+		body, _ := json.Marshal(payment{amount, "USD", d.visitor.Accounts[0].ID, d.visitor.Accounts[1].ID}) // plain: cannot fail
 		return fmt.Sprintf("curl -i %s/api/v1/payments -H 'Authorization: Bearer %s' -H 'Idempotency-Key: my-first' -H 'Content-Type: application/json' -d '%s'",
-			d.api, d.seed.Token, t.body(0, amount))
+			d.stack.url(), d.visitor.Token, body)
 	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	fmt.Fprintf(d.out, `
 Paste these into another terminal.
 
@@ -82,30 +93,7 @@ Its repeat: the same answer, Idempotent-Replayed: true (201):
 The same key with another amount (422):
 %s
 
-Ctrl-C stops everything.
+Ctrl-C stops the requests and counts.
 
 `, curl(2500), curl(2500), curl(9900))
-}
-
-// drain waits until everything accepted has been relayed and consumed, and says how it ended.
-func (d *demo) drain(ctx context.Context, conn *pgx.Conn, t *traffic) error {
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
-	defer cancel()
-	tick := time.NewTicker(50 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		c, err := count(ctx, conn)
-		if err != nil {
-			return err
-		}
-		if c.backlog == 0 && c.consumed == c.events {
-			d.say("done: %d payments, %d replays, %d refused; %d events, all relayed, each consumed once", c.payments, t.replays, t.refused, c.events)
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("not drained: %d of %d events relayed, %d consumed", c.events-c.backlog, c.events, c.consumed)
-		case <-tick.C:
-		}
-	}
 }

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// compose is the service as `make up` runs it: the demo kills containers, and leaves them running.
+type compose struct {
+	say  func(format string, args ...any)
+	root string // of the checkout, where compose.yaml is
+}
+
+func (c *compose) open(ctx context.Context) error {
+	module, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	if err != nil {
+		return errors.New("find the checkout: Go is not installed")
+	}
+	c.root = filepath.Dir(strings.TrimSpace(string(module)))
+	out, err := c.docker(ctx, "ps", "--services", "--status", "running")
+	if err != nil {
+		return err
+	}
+	for _, program := range programs {
+		if !strings.Contains("\n"+string(out), "\n"+program+"\n") {
+			return errors.New(program + " does not run in Docker: `make up` starts it")
+		}
+	}
+	c.say("api, relay and consumer run in Docker")
+	return nil
+}
+
+func (c *compose) kill(ctx context.Context, program string) error {
+	_, err := c.docker(ctx, "kill", "--signal", "SIGKILL", program)
+	return err
+}
+
+func (c *compose) start(ctx context.Context, program string) error {
+	_, err := c.docker(ctx, "up", "--detach", "--wait", "--no-deps", "--no-recreate", program)
+	return err
+}
+
+func (c *compose) failed() <-chan error { return nil } // Docker starts it again
+
+func (c *compose) oncepay(ctx context.Context, args ...string) ([]byte, error) {
+	return c.docker(ctx, append([]string{"run", "--rm", "-T", "oncepay"}, args...)...)
+}
+
+func (c *compose) docker(ctx context.Context, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "docker", append([]string{"compose"}, args...)...)
+	cmd.Dir = c.root
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, said("docker compose "+args[0], err, stderr.Bytes())
+	}
+	return out, nil
+}
+
+func (c *compose) close() {}
+
+// As compose.yaml says.
+func (c *compose) url() string { return "http://127.0.0.1:8080" }
+func (c *compose) owner() string {
+	return "postgres://postgres:postgres@127.0.0.1:15432/oncepay?sslmode=disable"
+}
+func (c *compose) brokers() []string { return []string{"127.0.0.1:19092"} }

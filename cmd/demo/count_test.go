@@ -1,0 +1,80 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/oncepay/oncepay/internal/invariant"
+)
+
+// goodRun is one to which there is nothing to object.
+func goodRun() (*demo, invariant.Report, *history) {
+	d := &demo{options: options{check: true}, kills: []kill{{"api", 96}, {"relay", 96}, {"consumer", leastInFlight}}}
+	r := invariant.Report{Payments: 100, Declined: 3, Events: 117, Records: 120, Repeated: 3, Exchanges: 150, Replays: 20, MismatchesRefused: 5}
+	for _, name := range []string{invariant.AcknowledgedMissing, invariant.KeysTwice, invariant.EventsLost, invariant.EventsOutOfOrder, invariant.PaymentsUnbalanced} {
+		r.Lines = append(r.Lines, invariant.Line{Name: name, Of: 100})
+	}
+	h := &history{}
+	h.cut.Add(40)
+	return d, r, h
+}
+
+func TestNothingIsSaidAgainstAGoodRun(t *testing.T) {
+	t.Parallel()
+	d, r, h := goodRun()
+	if err := d.objections(r, h); err != nil {
+		t.Error(err)
+	}
+	want := verdict{Payments: 100, Replays: 20, MismatchesRefused: 5, Declined: 3, Events: 117, Kills: 3}
+	if got := d.judge(r); got != want {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+}
+
+// TestARunThatShowsNothingIsNotAGoodOne: each change alone must be objected to.
+func TestARunThatShowsNothingIsNotAGoodOne(t *testing.T) {
+	t.Parallel()
+	for want, spoil := range map[string]func(*demo, *invariant.Report, *history){
+		"not clean":                func(_ *demo, r *invariant.Report, _ *history) { r.Lines[2].Wrong = 1 },
+		"looked at nothing":        func(_ *demo, r *invariant.Report, _ *history) { r.Lines[1].Of = 0 },
+		"only 49 requests":         func(d *demo, _ *invariant.Report, _ *history) { d.kills[2].inFlight = 49 },
+		"relay was killed 0 times": func(d *demo, _ *invariant.Report, _ *history) { d.kills[1].program = "api" },
+		"api was killed 2 times":   func(d *demo, _ *invariant.Report, _ *history) { d.kills = append(d.kills, kill{"api", 96}) },
+		"never had an answer":      func(_ *demo, _ *invariant.Report, h *history) { h.unknown.Add(1) },
+		"no payment":               func(_ *demo, r *invariant.Report, _ *history) { r.Payments = 0 },
+		"no event":                 func(_ *demo, r *invariant.Report, _ *history) { r.Events = 0 },
+		"no replay":                func(_ *demo, r *invariant.Report, _ *history) { r.Replays = 0 },
+		"no refusal of a reused":   func(_ *demo, r *invariant.Report, _ *history) { r.MismatchesRefused = 0 },
+		"no declined payment":      func(_ *demo, r *invariant.Report, _ *history) { r.Declined = 0 },
+		"no request that was cut":  func(_ *demo, _ *invariant.Report, h *history) { h.cut.Store(0) },
+	} {
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			d, r, h := goodRun()
+			spoil(d, &r, h)
+			if err := d.objections(r, h); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func TestWhatIsWrongIsCountedWhereItBelongs(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]verdict{
+		invariant.AcknowledgedMissing: {Lost: 7},
+		invariant.EventsMissing:       {Lost: 7},
+		invariant.EventsLost:          {Lost: 7},
+		invariant.EffectsLost:         {Lost: 7},
+		invariant.KeysTwice:           {DuplicatedEffects: 7},
+		invariant.StatementsWrong:     {DuplicatedEffects: 7},
+		invariant.EventsOutOfOrder:    {OutOfOrder: 7},
+		invariant.PaymentsUnbalanced:  {Unbalanced: 7},
+		invariant.BalancesWrong:       {Unbalanced: 7},
+	} {
+		got := (&demo{}).judge(invariant.Report{Lines: []invariant.Line{{Name: name, Wrong: 7, Of: 10}}})
+		if got != want {
+			t.Errorf("%s: got %+v, want %+v", name, got, want)
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"sync"
+	"sync/atomic"
+
+	"github.com/google/uuid"
+
+	"github.com/oncepay/oncepay/internal/client"
+	"github.com/oncepay/oncepay/internal/invariant"
+)
+
+// history writes down every attempt of every client. The count afterwards compares it with the tables: what was promised to a
+// client must be there.
+type history struct {
+	path     string
+	clientID uuid.UUID
+
+	mu     sync.Mutex
+	file   *os.File
+	buffer *bufio.Writer
+	err    error // the first
+
+	// For the line that is shown meanwhile.
+	replays, refused, cut, unknown atomic.Int64
+}
+
+func openHistory(path string, clientID uuid.UUID) (*history, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("make the history: %w", err)
+	}
+	return &history{path: path, clientID: clientID, file: f, buffer: bufio.NewWriterSize(f, 1<<16)}, nil
+}
+
+// add is a client's Attempted.
+func (h *history) add(a client.Attempt) {
+	var p payment
+	err := json.Unmarshal(a.Body, &p)
+	line, encodeErr := json.Marshal(invariant.Exchange{
+		ClientID: h.clientID, Key: a.Key, Request: digest(a.Body),
+		AmountMinor: p.AmountMinor, Currency: p.Currency, SourceAccount: p.SourceAccount, DestinationAccount: p.DestinationAccount,
+		Status: a.Answer.Status, Code: a.Answer.Problem().Code, Answer: digest(a.Answer.Body), Replayed: a.Answer.Replayed(),
+		RequestID: a.Answer.Header.Get("X-Request-Id"),
+	})
+	switch {
+	case a.Answer.Status == 0:
+		h.cut.Add(1)
+	case a.Answer.Replayed():
+		h.replays.Add(1)
+	case a.Answer.Status >= 400 && a.Answer.Status < 500 && a.Answer.Status != http.StatusConflict:
+		h.refused.Add(1)
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, writeErr := h.buffer.Write(append(line, '\n'))
+	h.err = errors.Join(h.err, err, encodeErr, writeErr)
+}
+
+func digest(b []byte) string {
+	if b == nil {
+		return ""
+	}
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+// close makes the file complete. Further calls do nothing.
+func (h *history) close() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.file != nil {
+		h.err = errors.Join(h.err, h.buffer.Flush(), h.file.Close())
+		h.file = nil
+	}
+	if h.err != nil {
+		return fmt.Errorf("write the history: %w", h.err)
+	}
+	return nil
+}

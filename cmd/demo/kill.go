@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+const (
+	killEvery  = 5 * time.Second
+	restartMax = time.Minute
+)
+
+// leastInFlight is what makes a kill worth something: this many requests were with the API when the program died.
+const leastInFlight = 50
+
+// kill is one that was done.
+type kill struct {
+	program  string
+	inFlight int64
+}
+
+// killInTurn kills one program after the other and starts each again, with some seconds before, between and after. It returns when
+// soft ends; with -check when each was killed once.
+func (d *demo) killInTurn(soft, hard context.Context, l *load) error {
+	if !d.kill {
+		return nil
+	}
+	for n := 0; ; n++ {
+		pause := time.NewTimer(killEvery)
+		select {
+		case <-soft.Done():
+			pause.Stop()
+			return nil
+		case <-pause.C:
+		}
+		if d.check && n == len(programs) {
+			return nil
+		}
+		if err := d.killOne(hard, programs[n%len(programs)], l); err != nil {
+			return err
+		}
+	}
+}
+
+func (d *demo) killOne(ctx context.Context, program string, l *load) error {
+	inFlight := l.inFlight.Load()
+	if d.check {
+		inFlight = l.awaitInFlight(ctx, leastInFlight)
+	}
+	if err := d.stack.kill(ctx, program); err != nil {
+		return err
+	}
+	d.kills = append(d.kills, kill{program, inFlight})
+	d.say("SIGKILL: %s is dead; requests in flight: %d", program, inFlight)
+	killed := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, restartMax)
+	defer cancel()
+	if err := d.stack.start(ctx, program); err != nil {
+		return fmt.Errorf("start it again: %w", err)
+	}
+	d.say("%s runs again after %.1f s", program, time.Since(killed).Seconds())
+	return nil
+}
+
+// awaitInFlight waits up to five seconds for so many requests to be in flight, and returns how many there are.
+func (l *load) awaitInFlight(ctx context.Context, least int64) int64 {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for {
+		n := l.inFlight.Load()
+		if n >= least {
+			return n
+		}
+		select {
+		case <-ctx.Done():
+			return n
+		case <-tick.C:
+		}
+	}
+}

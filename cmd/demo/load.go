@@ -1,0 +1,192 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/oncepay/oncepay/internal/client"
+)
+
+// load is the demo's clients. Three quarters of what they send are new payments; the rest are the habits of real clients that
+// a payments service must survive: repeats, keys used twice, duplicates at the same moment, payments that nobody can pay.
+type load struct {
+	seed     seed
+	client   *client.Client
+	history  *history
+	inFlight atomic.Int64  // requests that were sent and are not answered
+	first    chan struct{} // closed when a payment was made
+
+	once sync.Once
+}
+
+// clients send at the same time. Well above the 50 requests that are to be in flight at a kill.
+const clients = 96
+
+// patience is how long a client repeats a request after the load has ended.
+const patience = 30 * time.Second
+
+func newLoad(dir, url string, s seed) (*load, error) {
+	h, err := openHistory(filepath.Join(dir, "history.jsonl"), s.ClientID)
+	if err != nil {
+		return nil, err
+	}
+	l := &load{seed: s, history: h, first: make(chan struct{})}
+	transport := http.DefaultTransport.(*http.Transport).Clone()
+	transport.MaxIdleConnsPerHost = 2 * clients // each keeps its connection, duplicates included
+	l.client = &client.Client{
+		URL: url, Token: s.Token, Attempted: h.add,
+		HTTP: &http.Client{Timeout: 20 * time.Second, Transport: counting{transport, &l.inFlight}},
+	}
+	return l, nil
+}
+
+// counting counts the requests that are with the server.
+type counting struct {
+	next     http.RoundTripper
+	inFlight *atomic.Int64
+}
+
+func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
+	c.inFlight.Add(1)
+	defer c.inFlight.Add(-1)
+	return c.next.RoundTrip(r)
+}
+
+// run sends rate requests a second (0: as many as are answered) until soft ends, and returns when each of them has its answer,
+// patience is over, or hard ends.
+func (l *load) run(soft, hard context.Context, rate int) {
+	seeing, stop := context.WithCancel(hard)
+	defer stop()
+	defer context.AfterFunc(soft, func() { time.AfterFunc(patience, stop) })()
+
+	tickets := make(chan struct{})
+	go func() {
+		defer close(tickets)
+		issue(soft, tickets, rate)
+	}()
+	var wg sync.WaitGroup
+	for n := range clients {
+		c := caller{load: l, name: n}
+		wg.Go(func() {
+			for range tickets {
+				c.next(seeing)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// issue hands out tickets, each good for one request, at the given rate. Nobody gets those for which no client was free.
+func issue(ctx context.Context, tickets chan<- struct{}, rate int) {
+	if rate == 0 {
+		for {
+			select {
+			case tickets <- struct{}{}:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+	tick := time.NewTicker(min(time.Second/time.Duration(rate), 10*time.Millisecond))
+	defer tick.Stop()
+	began := time.Now()
+	for issued := 0; ; {
+		select {
+		case <-tick.C:
+			for due := int(time.Since(began).Seconds() * float64(rate)); issued < due; issued++ {
+				select {
+				case tickets <- struct{}{}:
+				default:
+				}
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// caller is one client, and what it remembers of its earlier requests.
+type caller struct {
+	load    *load
+	name    int
+	sent    int
+	earlier []order // the last few that were answered
+}
+
+type order struct {
+	key string
+	payment
+}
+
+// payment is the body of a request.
+type payment struct {
+	AmountMinor        int64     `json:"amount_minor"`
+	Currency           string    `json:"currency"`
+	SourceAccount      uuid.UUID `json:"source_account"`
+	DestinationAccount uuid.UUID `json:"destination_account"`
+}
+
+// tooMuch is more than any account of the demo has.
+const tooMuch = 900_000_000_000
+
+// next sends one request, now and then one that is not what it should be.
+func (c *caller) next(ctx context.Context) {
+	kind := rand.IntN(100)
+	if kind < 15 && len(c.earlier) > 0 {
+		o := c.earlier[rand.IntN(len(c.earlier))]
+		if kind < 5 {
+			o.AmountMinor++ // a key used for another payment: refused, and nothing moves
+		}
+		c.load.post(ctx, o)
+		return
+	}
+	o := c.order()
+	switch {
+	case kind < 18:
+		o.AmountMinor = tooMuch // declined
+	case kind < 20:
+		o.DestinationAccount = uuid.New() // no such account
+	case kind < 25: // the same payment three times at once, and another one under its key: one of them is made
+		var wg sync.WaitGroup
+		defer wg.Wait()
+		other := o
+		other.AmountMinor++
+		for _, o := range []order{o, o, other} {
+			wg.Go(func() { c.load.post(ctx, o) })
+		}
+	}
+	if c.load.post(ctx, o) {
+		c.earlier = append(c.earlier[max(0, len(c.earlier)-31):], o)
+	}
+}
+
+func (c *caller) order() order {
+	c.sent++
+	all := c.load.seed.Accounts
+	from := rand.IntN(len(all))
+	to := (from + 1 + rand.IntN(len(all)-1)) % len(all)
+	return order{
+		key:     fmt.Sprintf("demo-%d-%d", c.name, c.sent),
+		payment: payment{AmountMinor: 1 + rand.Int64N(1000), Currency: "USD", SourceAccount: all[from].ID, DestinationAccount: all[to].ID},
+	}
+}
+
+// post sends a payment until its outcome is known, and says whether it is.
+func (l *load) post(ctx context.Context, o order) bool {
+	a, err := l.client.Post(ctx, "/api/v1/payments", o.key, o.payment)
+	if err == nil && a.Status == http.StatusCreated {
+		l.once.Do(func() { close(l.first) })
+	}
+	if err != nil {
+		l.history.unknown.Add(1)
+	}
+	return err == nil
+}

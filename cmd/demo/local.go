@@ -1,0 +1,176 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/oncepay/oncepay/internal/child"
+	"github.com/oncepay/oncepay/internal/embedded"
+	"github.com/oncepay/oncepay/migrations"
+)
+
+// local is the service on servers that come and go with the demo.
+type local struct {
+	say func(format string, args ...any)
+	dir string // programs and logs
+
+	postgres *embedded.Postgres
+	kafka    *embedded.Kafka
+	address  string // the API's, the same after a restart
+
+	mu      sync.Mutex
+	running map[string]*child.Process
+	ended   chan error
+}
+
+const database = "oncepay"
+
+func (l *local) open(ctx context.Context) (err error) {
+	l.running, l.ended, l.address = map[string]*child.Process{}, make(chan error, len(programs)), "127.0.0.1:0"
+	l.say("building api, relay, consumer and oncepay")
+	if err := child.Build(ctx, l.dir, []string{"-ldflags=-s -w"}, append(programs, "oncepay")...); err != nil {
+		return err
+	}
+	l.postgres, err = embedded.StartPostgres(ctx, embedded.PostgresOptions{
+		Download: os.Getenv("EMBEDDED_POSTGRES") == "download",
+		Log:      slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	if err != nil {
+		return err
+	}
+	l.say("Postgres %s runs (%s)", l.postgres.Version(), l.postgres.Origin())
+	if l.kafka, err = embedded.StartKafka(ctx, embedded.KafkaOptions{}); err != nil {
+		return err
+	}
+	l.say("Kafka runs (%s)", l.kafka.Origin())
+	if err := l.migrate(ctx); err != nil {
+		return err
+	}
+	for _, program := range []string{"consumer", "relay", "api"} {
+		if err := l.start(ctx, program); err != nil {
+			return err
+		}
+		l.say("%s runs", program)
+	}
+	return nil
+}
+
+// migrate makes roles, database and schema.
+func (l *local) migrate(ctx context.Context) error {
+	maintenance := l.postgres.URL("postgres", "postgres")
+	if err := embedded.CreateRoles(ctx, maintenance); err != nil {
+		return err
+	}
+	conn, err := pgx.Connect(ctx, maintenance)
+	if err != nil {
+		return fmt.Errorf("connect to Postgres: %w", err)
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if _, err := conn.Exec(ctx, `CREATE DATABASE `+pgx.Identifier{database}.Sanitize()); err != nil {
+		return fmt.Errorf("create database: %w", err)
+	}
+	if _, err := migrations.Up(ctx, l.owner()); err != nil {
+		return fmt.Errorf("apply the schema: %w", err)
+	}
+	return nil
+}
+
+func (l *local) start(ctx context.Context, program string) error {
+	var env []string
+	switch program {
+	case "api":
+		env = []string{"DATABASE_URL=" + l.as("api_write"), "DATABASE_READ_URL=" + l.as("api_read"), "HTTP_ADDR=" + l.address}
+	default:
+		env = []string{"DATABASE_URL=" + l.as(program), "KAFKA_BROKERS=" + strings.Join(l.brokers(), ",")}
+	}
+	p, err := child.Start(ctx, l.dir, program, env...)
+	if err != nil {
+		return err
+	}
+	if program == "api" {
+		l.address = p.Addr
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.running[program] = p
+	go func() {
+		<-p.Ended
+		if l.forget(program, p) { // neither kill nor close did it
+			l.ended <- p.Err()
+		}
+	}()
+	return nil
+}
+
+func (l *local) kill(_ context.Context, program string) error {
+	l.mu.Lock()
+	p := l.running[program]
+	l.mu.Unlock()
+	if p == nil || !l.forget(program, p) {
+		return fmt.Errorf("kill %s: it does not run", program)
+	}
+	p.Kill()
+	return nil
+}
+
+// forget says whether p was the one that ran.
+func (l *local) forget(program string, p *child.Process) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.running[program] != p {
+		return false
+	}
+	delete(l.running, program)
+	return true
+}
+
+func (l *local) failed() <-chan error { return l.ended }
+
+func (l *local) oncepay(ctx context.Context, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(l.dir, "oncepay"), args...)
+	cmd.Env = []string{"DATABASE_URL=" + l.owner()}
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err := cmd.Output()
+	if err != nil {
+		return nil, said("oncepay "+args[0], err, stderr.Bytes())
+	}
+	return out, nil
+}
+
+// close stops what open started: the programs first, in the order in which requests pass through them.
+func (l *local) close() {
+	for _, program := range programs {
+		l.mu.Lock()
+		p := l.running[program]
+		l.mu.Unlock()
+		if p != nil && l.forget(program, p) {
+			p.Stop()
+		}
+	}
+	if l.kafka != nil {
+		l.kafka.Stop()
+	}
+	if l.postgres != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := l.postgres.Stop(ctx); err != nil {
+			l.say("postgres: %v", err)
+		}
+	}
+}
+
+func (l *local) url() string           { return "http://" + l.address }
+func (l *local) owner() string         { return l.as("postgres") }
+func (l *local) as(role string) string { return l.postgres.URL(role, database) }
+func (l *local) brokers() []string     { return l.kafka.Brokers() }
