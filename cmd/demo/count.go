@@ -57,8 +57,8 @@ func (d *demo) count(ctx context.Context, l *load, v view) error {
 	if err != nil {
 		return fmt.Errorf("count: %w", err)
 	}
-	d.say("counted in %.1f s: %d payments, %d events, %d attempts of clients, of which %d were cut off",
-		time.Since(began).Seconds(), report.Payments, report.Events, report.Exchanges, l.history.cut.Load())
+	d.say("counted in %.1f s: %d payments, %d events (sent again: %d), %d attempts of clients (cut off: %d)",
+		time.Since(began).Seconds(), report.Payments, report.Events, report.Repeated, report.Exchanges, l.history.cut.Load())
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	fmt.Fprintln(d.out)
