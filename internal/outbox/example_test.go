@@ -2,6 +2,7 @@ package outbox_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -37,9 +38,13 @@ func ExampleAppend() {
 				RETURNING version`, id, string(place)).Scan(&version); err != nil {
 				return err
 			}
+			payload, err := json.Marshal(map[string]string{"parcel": id, "place": string(place)})
+			if err != nil {
+				return err
+			}
 			return outbox.Append(ctx, tx, []outbox.Event{{
 				ID: uuid.Must(uuid.NewV7()), AggregateType: "parcels", AggregateID: id, AggregateVersion: version,
-				Type: "parcel.moved", Payload: fmt.Appendf(nil, `{"parcel":%q,"place":%q}`, id, place),
+				Type: "parcel.moved", Payload: payload,
 			}})
 		})
 		if err != nil {
