@@ -66,7 +66,7 @@ clean: ## delete what was built, the linter included
 record: ## make docs/demo.svg, the picture of a terminal in the README, from a run of the demo
 	go run ./tools/record docs/demo.svg go run ./cmd/demo -check
 
-tools: $(LINT)
+tools: $(LINT) ## build the linter into bin/
 
 # A tool, not a dependency: its own requirements stay out of go.mod. The first build takes a minute or two.
 $(LINT):

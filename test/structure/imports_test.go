@@ -41,7 +41,7 @@ var table = map[string]rule{
 	},
 	"internal/config":    {nil, []string{pgx}},
 	"internal/telemetry": {nil, []string{otel, prom}},
-	"internal/postgres":  {nil, []string{pgx, "golang.org/x/sys"}},
+	"internal/postgres":  {nil, []string{pgx}},
 	"internal/program":   {nil, []string{}},
 	"internal/child":     {nil, []string{}},
 	"internal/client":    {nil, []string{}},
