@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/oncepay/oncepay/internal/idempotency"
 	"github.com/oncepay/oncepay/internal/payments"
@@ -74,9 +73,9 @@ const chunk = 500
 // look-up before it, since a key is forgotten after some days.
 func (s *seeded) process(ctx context.Context, conn *pgx.Conn, commands []payments.Command) error {
 	// Not conn itself: what became of a COMMIT whose reply was lost is asked on another connection.
-	pool, err := pgxpool.New(ctx, conn.Config().ConnString())
+	pool, err := openPool(ctx, conn)
 	if err != nil {
-		return fmt.Errorf("open pool: %w", err)
+		return err
 	}
 	defer pool.Close()
 	processor := payments.Processor{DB: pool, Retention: idempotency.DefaultRetention, Render: render}

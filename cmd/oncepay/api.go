@@ -48,7 +48,7 @@ func next(retry string) string {
 func (c *call) refused(f *flags, a client.Answer) error {
 	if f.asJSON && json.Valid(a.Body) {
 		if err := c.show(f, json.RawMessage(a.Body), nil); err != nil {
-			return err
+			return fmt.Errorf("%w (and it could not be written as JSON: %w)", &refusal{a}, err) // it stands all the same
 		}
 	}
 	return &refusal{a}

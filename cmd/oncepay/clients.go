@@ -86,9 +86,6 @@ func (c *call) createClient(ctx context.Context, args []string) error {
 	return c.show(f, made, func(w io.Writer) { row(w, "client", made.ID, made.Name) })
 }
 
-func (f *flags) tenant() *string { return f.String("tenant", "", "`name` of the tenant") }
-func (f *flags) client() *string { return f.String("client", "", "`name` of the client") }
-
 func findClient(ctx context.Context, tx pgx.Tx, tenant, name string) (uuid.UUID, error) {
 	tenantID, err := credentials.FindTenant(ctx, tx, tenant)
 	if err != nil {

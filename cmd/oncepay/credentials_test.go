@@ -59,11 +59,11 @@ func TestWhatIsTakenOrNotThereIsSaidInOneLine(t *testing.T) {
 	must(t, env, "tenants", "create", "acme")
 	must(t, env, "clients", "create", "-tenant", "acme", "shop")
 	for line, args := range map[string][]string{
-		"create tenant: the name is taken": {"tenants", "create", "acme"},
-		"create client: the name is taken": {"clients", "create", "-tenant", "acme", "shop"},
-		"find tenant: not found":           {"clients", "list", "-tenant", "Acme"},
-		"find client: not found":           {"credentials", "list", "-tenant", "acme", "-client", "office"},
-		"revoke credential: not found":     {"credentials", "revoke", "0000000000000000"},
+		`create tenant "acme": the name is taken`: {"tenants", "create", "acme"},
+		`create client "shop": the name is taken`: {"clients", "create", "-tenant", "acme", "shop"},
+		`find tenant "Acme": not found`:           {"clients", "list", "-tenant", "Acme"},
+		`find client "office": not found`:         {"credentials", "list", "-tenant", "acme", "-client", "office"},
+		"revoke credential: not found":            {"credentials", "revoke", "0000000000000000"},
 	} {
 		stdout, stderr, code := oncepay(t, env, args...)
 		if code != exitFailed || stdout != "" || stderr != "oncepay: "+line+"\n" {
@@ -96,8 +96,8 @@ func TestARevokedCredentialIsRefused(t *testing.T) {
 func TestANameCannotMoveTheCursorOfATerminal(t *testing.T) {
 	t.Parallel()
 	env := owner(testenv.Database(t).URL)
-	must(t, env, "tenants", "create", "a\tb\x1b[2J")
-	if out := must(t, env, "tenants", "list"); strings.ContainsAny(out, "\t\x1b") || !strings.Contains(out, "a\uFFFDb") {
+	must(t, env, "tenants", "create", "a\tb\x1b[2J\u202e")
+	if out := must(t, env, "tenants", "list"); strings.ContainsAny(out, "\t\x1b\u202e") || !strings.Contains(out, "a\uFFFDb") {
 		t.Errorf("out: %q", out)
 	}
 }

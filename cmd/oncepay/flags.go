@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"strconv"
+	"time"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
@@ -56,6 +58,33 @@ func (f *flags) parse(c *call, args []string, names ...string) ([]string, error)
 		return nil, fmt.Errorf("%s is missing%s", names[len(found)], f.hint())
 	}
 	return found, nil
+}
+
+func (f *flags) tenant() *string {
+	return f.String("tenant", "", "`name` of the tenant, 1 to 100 characters")
+}
+
+func (f *flags) client() *string {
+	return f.String("client", "", "`name` of the client, 1 to 100 characters")
+}
+
+// amount is a flag for money: decimal, where the flag package would read 010 as 8.
+func (f *flags) amount(v *int64, name, usage string) {
+	f.Func(name, usage, func(s string) (err error) {
+		if *v, err = strconv.ParseInt(s, 10, 64); err != nil {
+			return errors.New("it must be a whole number of minor units, such as 2500 for 25.00 USD")
+		}
+		return nil
+	})
+}
+
+func (f *flags) duration(v *time.Duration, name, usage string) {
+	f.Func(name, usage, func(s string) (err error) {
+		if *v, err = time.ParseDuration(s); err != nil {
+			return errors.New("it must be a duration, such as 30s or 2m")
+		}
+		return nil
+	})
 }
 
 func (f *flags) hint() string { return " (oncepay " + f.Name() + " -h explains it)" }

@@ -38,14 +38,15 @@ As a client, through the API:
   get                  show a payment or an account
   key                  what became of an idempotency key
 
-oncepay <command> -h explains each. All of them know -json: one JSON value on standard output. Flags may stand before or
-behind arguments. Amounts are in minor units: 2500 is 25.00 USD. Times are in UTC.
+oncepay <command> -h explains each. All of them know -json: with exit code 0 or 2, standard output is one JSON value; with 1
+or 3 it is empty or cut off, and not to be read. Flags may stand before or behind arguments. Amounts are in minor units: 2500
+is 25.00 USD. Times are in UTC.
 
 Exit codes:
   0  done
   1  it could not be tried, or the question not be asked: a flag, a variable, the database, a GET without an answer
   2  the service refused; the answer stands
-  3  the outcome is unknown: repeat with the same key
+  3  the outcome is unknown, or could not be shown: repeat with the same key
 
 Examples:
   export DATABASE_URL=postgres://postgres:secret@localhost:5432/oncepay
@@ -69,6 +70,8 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
+	// Else a reader that went away would end it with no exit code of the above, in the middle of a payment. Writing fails instead.
+	signal.Ignore(syscall.SIGPIPE)
 
 	c := &call{getenv: getenv, stdout: stdout, stderr: stderr}
 	err := c.dispatch(ctx, args)
@@ -76,7 +79,7 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp): // -h was asked for and answered
 		return exitDone
-	case errors.Is(err, client.ErrUnknown):
+	case errors.Is(err, client.ErrUnknown), errors.Is(err, errNotShown):
 		c.complain(err)
 		return exitUnknown
 	case errors.As(err, &refused):

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"net"
 	"net/http/httptest"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +18,14 @@ import (
 	"github.com/oncepay/oncepay/internal/payments"
 	"github.com/oncepay/oncepay/internal/testenv"
 )
+
+// TestMain lets a test start this program as a process of its own, see process.
+func TestMain(m *testing.M) {
+	if os.Getenv("TEST_RUNS_ONCEPAY") != "" {
+		main()
+	}
+	os.Exit(m.Run())
+}
 
 // environment is what the shell exports.
 type environment map[string]string
@@ -28,6 +38,26 @@ func oncepay(t *testing.T, env environment, args ...string) (stdout, stderr stri
 	var out, problems bytes.Buffer
 	code = run(t.Context(), args, func(name string) string { return env[name] }, &out, &problems)
 	return out.String(), problems.String(), code
+}
+
+// process is oncepay as a process of its own, for what only one has: signals, and a real standard output.
+func process(t *testing.T, env environment, stdout *os.File, args ...string) (stderr string, code int) {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var problems bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), program, args...)
+	cmd.Env = append(os.Environ(), "TEST_RUNS_ONCEPAY=1")
+	for name, value := range env {
+		cmd.Env = append(cmd.Env, name+"="+value)
+	}
+	cmd.Stdout, cmd.Stderr = stdout, &problems
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return problems.String(), cmd.ProcessState.ExitCode()
 }
 
 // must is oncepay where nothing may go wrong.
@@ -119,14 +149,18 @@ func TestEveryMistakeIsOneLineAndTouchesNothing(t *testing.T) {
 		{"seed -tenant t -client c -currency usd", "-currency must be an ISO 4217 code in capitals, such as USD (oncepay seed -h explains it)"},
 		{"seed -tenant t -client c -fund 1", "-fund needs -accounts (oncepay seed -h explains it)"},
 		{"seed -tenant t -client c -currency USD -accounts 1 -fund -1", "-fund must be from 0 to 1000000000000 (oncepay seed -h explains it)"},
-		{"seed -fund 1000.00", `invalid value "1000.00" for flag -fund: parse error (oncepay seed -h explains it)`},
+		{"seed -fund 1000.00", `invalid value "1000.00" for flag -fund: it must be a whole number of minor units, such as 2500 for 25.00 USD (oncepay seed -h explains it)`},
 		{"seed -tenant t -client c -credential=false -scopes accounts:fund", "-scopes needs a credential (oncepay seed -h explains it)"},
 		{"seed -tenant t -client c -scopes account:fund", `unknown scope "account:fund": there is accounts:fund`},
 		{"statement 42", "ACCOUNT must be an id such as 0198a6de-5c1f-7000-8000-0123456789ab (oncepay statement -h explains it)"},
 		{"get payment-1", "ID must be an id such as 0198a6de-5c1f-7000-8000-0123456789ab (oncepay get -h explains it)"},
 		{"key ", "KEY: the Idempotency-Key header is invalid: it is empty (oncepay key -h explains it)"},
 		{pay + " -amount 0", "-amount must be from 1 to 1000000000000, in minor units (oncepay pay -h explains it)"},
-		{pay + " -amount 25.00", `invalid value "25.00" for flag -amount: parse error (oncepay pay -h explains it)`},
+		{pay + " -amount 25.00", `invalid value "25.00" for flag -amount: it must be a whole number of minor units, such as 2500 for 25.00 USD (oncepay pay -h explains it)`},
+		{pay + " -amount 0x10", `invalid value "0x10" for flag -amount: it must be a whole number of minor units, such as 2500 for 25.00 USD (oncepay pay -h explains it)`},
+		{pay + " -timeout 5", `invalid value "5" for flag -timeout: it must be a duration, such as 30s or 2m (oncepay pay -h explains it)`},
+		{pay + " -description caf\xe9", "-description and -reference must be UTF-8 (oncepay pay -h explains it)"},
+		{pay + " -reference caf\xe9", "-description and -reference must be UTF-8 (oncepay pay -h explains it)"},
 		{pay + " -currency EURO", "-currency must be an ISO 4217 code in capitals, such as USD (oncepay pay -h explains it)"},
 		{pay + " -timeout 0s", "-timeout must be more than nothing, such as 30s (oncepay pay -h explains it)"},
 		{pay + " -key order\t1", "-key: the Idempotency-Key header is invalid: only visible ASCII characters are allowed, without blanks (oncepay pay -h explains it)"},

@@ -86,7 +86,7 @@ func (c *call) outbox(ctx context.Context, args []string) error {
 	if err := pgx.BeginTxFunc(ctx, conn, snapshot, func(tx pgx.Tx) error { return v.read(ctx, tx) }); err != nil {
 		return err
 	}
-	if err := v.measure(ctx, conn.Config().ConnString()); err != nil {
+	if err := v.measure(ctx, conn); err != nil {
 		return err
 	}
 	return c.show(f, v, v.print)
@@ -168,10 +168,10 @@ func (v *outboxView) read(ctx context.Context, tx pgx.Tx) (err error) {
 }
 
 // measure asks for the backlogs as the relay's own metrics do.
-func (v *outboxView) measure(ctx context.Context, database string) error {
-	pool, err := pgxpool.New(ctx, database)
+func (v *outboxView) measure(ctx context.Context, conn *pgx.Conn) error {
+	pool, err := openPool(ctx, conn)
 	if err != nil {
-		return fmt.Errorf("open pool: %w", err)
+		return err
 	}
 	defer pool.Close()
 	if len(v.Relays) == 0 {

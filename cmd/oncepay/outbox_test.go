@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
@@ -107,6 +109,37 @@ func TestTheOutboxShowsCursorBacklogAndStragglers(t *testing.T) {
 	exec(`INSERT INTO outbox_events (aggregate_type, aggregate_id, event_type, payload, created_at) VALUES ('payments', 'a', 'e', '', now() + interval '30 days')`)
 	if p := look().Partitions; p.DefaultRows != 1 {
 		t.Errorf("default partition: %+v", p)
+	}
+}
+
+func TestALargeOutboxIsReadByItsIndexesAnalysedOrNot(t *testing.T) {
+	t.Parallel()
+	db := testenv.Database(t)
+	c := call{getenv: func(name string) string { return owner(db.URL)[name] }}
+	conn, err := c.connect(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	for _, query := range []string{
+		`INSERT INTO outbox_events (aggregate_type, aggregate_id, event_type, payload) SELECT 'payments', 'a', 'e', '' FROM generate_series(1, 20000)`,
+		aCursor,
+		`ANALYZE outbox_events`,
+	} {
+		if _, err := conn.Exec(t.Context(), query); err != nil {
+			t.Fatal(err)
+		}
+		rows, _ := conn.Query(t.Context(), `EXPLAIN `+readRelays) // CollectRows returns its error
+		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		if err != nil {
+			t.Fatal(err)
+		}
+		plan := strings.Join(lines, "\n")
+		for _, slow := range []string{"Seq Scan", "Hash Join", "Merge Join", "JIT"} {
+			if strings.Contains(plan, slow) {
+				t.Fatalf("after %s: %s in\n%s", query, slow, plan)
+			}
+		}
 	}
 }
 

@@ -3,9 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/oncepay/oncepay/internal/config"
 	"github.com/oncepay/oncepay/migrations"
@@ -14,6 +16,19 @@ import (
 // connectTimeout leaves room in the five seconds in which a wrong address must have been reported.
 const connectTimeout = 3 * time.Second
 
+// settings are those of every session of the owner's.
+func settings() map[string]string {
+	return map[string]string{
+		// An error for a login that may not see every row, where it would be shown those that it sees.
+		"row_security": "off",
+		// Statements over all partitions look dear to the planner, so it would compile them: seconds for what runs a millisecond.
+		"jit": "off",
+		// What may be large is read by an index, as in internal/postgres. Else the planner, which guesses how many transactions a
+		// snapshot lists, joins them to the whole outbox.
+		"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off",
+	}
+}
+
 // connect opens the database as its owner, and sees to it that its schema is the one this program knows. The caller closes
 // the connection.
 func (c *call) connect(ctx context.Context) (*pgx.Conn, error) {
@@ -21,9 +36,14 @@ func (c *call) connect(ctx context.Context) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	database, err := pgx.ParseConfig(cfg.DatabaseURL)
+	if err != nil {
+		return nil, fmt.Errorf("connect to database: %w", err)
+	}
+	maps.Copy(database.RuntimeParams, settings())
 	dialCtx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
-	conn, err := pgx.Connect(dialCtx, cfg.DatabaseURL)
+	conn, err := pgx.ConnectConfig(dialCtx, database)
 	if err != nil {
 		return nil, fmt.Errorf("connect to database: %w", err)
 	}
@@ -32,6 +52,20 @@ func (c *call) connect(ctx context.Context) (*pgx.Conn, error) {
 		return nil, err
 	}
 	return conn, nil
+}
+
+// openPool is for what takes no single connection: a pool of more like conn. The caller closes it.
+func openPool(ctx context.Context, conn *pgx.Conn) (*pgxpool.Pool, error) {
+	cfg, err := pgxpool.ParseConfig(conn.Config().ConnString())
+	if err != nil {
+		return nil, fmt.Errorf("open pool: %w", err)
+	}
+	cfg.ConnConfig = conn.Config()
+	pool, err := pgxpool.NewWithConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("open pool: %w", err)
+	}
+	return pool, nil
 }
 
 // change runs fn in one transaction of the owner's.

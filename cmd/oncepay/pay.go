@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -21,7 +23,8 @@ Makes a payment, and repeats it under the same key until its outcome is known. W
 standard error before the first attempt. Whatever then happens, here or there, the same command with that -key
 finishes it: the payment is made once. -json shows the service's answer, a refusal too.
 
-Exit codes: 0 paid, now or before; 1 not tried; 2 refused, the answer stands; 3 unknown, repeat it with the same key.
+Exit codes: 0 paid, now or before; 1 not tried; 2 refused, the answer stands; 3 unknown, or paid and not shown: repeat it with
+the same key.
 
 Examples:
   oncepay pay -from 0198a6de-5c1f-7000-8000-0123456789ab -to 0198a6de-5c20-7000-8000-0123456789ab -amount 2500 -currency USD
@@ -38,16 +41,20 @@ type order struct {
 	ClientReference    string    `json:"client_reference,omitempty"`
 }
 
+// errNotShown must not look like "not tried": a script would pay again under a new key. The same key shows the answer.
+var errNotShown = errors.New("it was paid, but the answer could not be written: repeat it with the same key to see it")
+
 func (c *call) pay(ctx context.Context, args []string) error {
 	f := newFlags("pay", payUsage)
 	from, to := f.String("from", "", "`account` that pays"), f.String("to", "", "`account` that is paid")
 	var o order
-	f.Int64Var(&o.AmountMinor, "amount", 0, "`amount` in minor units: 2500 is 25.00 USD")
+	f.amount(&o.AmountMinor, "amount", "`amount` in minor units: 2500 is 25.00 USD")
 	f.StringVar(&o.Currency, "currency", "", "ISO 4217 `code`")
 	f.StringVar(&o.Description, "description", "", "`text` for people")
 	f.StringVar(&o.ClientReference, "reference", "", "your own `reference`")
 	key := f.String("key", "", "idempotency `key`, new for every payment and the same for every repeat of it; none: one is made")
-	timeout := f.Duration("timeout", 30*time.Second, "how `long` to repeat")
+	timeout := 30 * time.Second
+	f.duration(&timeout, "timeout", "`duration` to repeat for, such as 2m (default 30s)")
 	if _, err := f.parse(c, args); err != nil {
 		return err
 	}
@@ -55,7 +62,8 @@ func (c *call) pay(ctx context.Context, args []string) error {
 	o.SourceAccount, o.DestinationAccount = check.id("-from", *from), check.id("-to", *to)
 	check.that(o.AmountMinor >= 1 && o.AmountMinor <= payments.MaxAmount, fmt.Sprintf("-amount must be from 1 to %d, in minor units", int64(payments.MaxAmount)))
 	check.that(payments.KnownCurrency(o.Currency), "-currency must be an ISO 4217 code in capitals, such as USD")
-	check.that(*timeout > 0, "-timeout must be more than nothing, such as 30s")
+	check.that(utf8.ValidString(o.Description) && utf8.ValidString(o.ClientReference), "-description and -reference must be UTF-8")
+	check.that(timeout > 0, "-timeout must be more than nothing, such as 30s")
 	if *key != "" {
 		check.key("-key", *key)
 	}
@@ -69,9 +77,11 @@ func (c *call) pay(ctx context.Context, args []string) error {
 	if *key == "" {
 		*key = uuid.NewString()
 		// Before the first attempt: whoever is interrupted has it.
-		fmt.Fprintf(c.stderr, "oncepay: the key is %s: -key repeats this payment under it\n", *key)
+		if _, err := fmt.Fprintf(c.stderr, "oncepay: the key is %s: -key repeats this payment under it\n", *key); err != nil {
+			return fmt.Errorf("write the key, nothing was sent: %w", err)
+		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, *timeout)
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	a, err := api.Post(ctx, "/api/v1/payments", *key, o)
 	if err != nil {
@@ -84,13 +94,17 @@ func (c *call) pay(ctx context.Context, args []string) error {
 	if err := json.Unmarshal(a.Body, &p); err != nil {
 		return fmt.Errorf("%w: read answer: %w; the key is %s", client.ErrUnknown, err, *key)
 	}
-	return c.show(f, json.RawMessage(a.Body), func(w io.Writer) {
+	err = c.show(f, json.RawMessage(a.Body), func(w io.Writer) {
 		printPayment(w, p)
 		row(w, "key", *key)
 		if a.Replayed() {
 			row(w, "", "(the answer to an earlier attempt: it was paid once)")
 		}
 	})
+	if err != nil {
+		return fmt.Errorf("%w (%w); the key is %s", errNotShown, err, *key)
+	}
+	return nil
 }
 
 // key checks a key by the service's own rules and returns it bare: a key in double quotes is the same key.

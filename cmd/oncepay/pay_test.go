@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"regexp"
 	"strings"
 	"sync"
@@ -170,5 +172,68 @@ func TestWhenTimeIsUpTheOutcomeIsUnknown(t *testing.T) {
 		if code != exitUnknown || stdout != "" || strings.Count(stderr, "\n") != 1 || !strings.HasSuffix(stderr, "; the key is order-1\n") || strings.Contains(stderr, s.Token) {
 			t.Errorf("exit %d, %s%s", code, stdout, stderr)
 		}
+	}
+}
+
+// full is a file on a disk that has no room left.
+type full struct{}
+
+func (full) Write([]byte) (int, error) { return 0, errors.New("no space left on device") }
+
+func TestAPaymentThatCannotBeShownIsToBeRepeatedUnderItsKey(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	getenv := func(name string) string { return s.env[name] }
+	for _, key := range []string{"order-1", "order-2"} {
+		args := s.order("-amount", "2500", "-key", key)
+		if key == "order-2" {
+			args = append(args, "-json")
+		}
+		var stderr bytes.Buffer
+		if code := run(t.Context(), args, getenv, full{}, &stderr); code != exitUnknown ||
+			!strings.HasPrefix(stderr.String(), "oncepay: it was paid, but the answer could not be written: repeat it with the same key") ||
+			!strings.HasSuffix(stderr.String(), "; the key is "+key+"\n") || strings.Count(stderr.String(), "\n") != 1 {
+			t.Errorf("%s: exit %d, %s", key, code, stderr.String())
+		}
+		must(t, s.env, args...)
+	}
+	if n := s.count(t, `SELECT count(*) FROM payments WHERE route <> 'oncepay seed'`); n != 2 {
+		t.Errorf("%d payments", n)
+	}
+	var stderr bytes.Buffer
+	refused := s.order("-amount", "100000000", "-key", "dear", "-json")
+	if code := run(t.Context(), refused, getenv, full{}, &stderr); code != exitRefused ||
+		!strings.HasPrefix(stderr.String(), "oncepay: 402 insufficient-funds: ") || !strings.Contains(stderr.String(), "no space left") {
+		t.Errorf("a refusal: exit %d, %s", code, stderr.String())
+	}
+}
+
+func TestAReaderThatWentAwayDoesNotHideThatItWasPaid(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer write.Close()
+	read.Close()
+	stderr, code := process(t, s.env, write, s.order("-amount", "2500", "-key", "order-1")...)
+	if code != exitUnknown || !strings.Contains(stderr, "it was paid") || !strings.HasSuffix(stderr, "; the key is order-1\n") {
+		t.Errorf("exit %d, %s", code, stderr)
+	}
+}
+
+func TestNothingIsSentUnderAKeyThatNobodyKnows(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	var requests atomic.Int32
+	env := s.between(t, func(w http.ResponseWriter, r *http.Request, service http.Handler) {
+		requests.Add(1)
+		service.ServeHTTP(w, r)
+	})
+	var stdout bytes.Buffer
+	code := run(t.Context(), s.order("-amount", "2500"), func(name string) string { return env[name] }, &stdout, full{})
+	if code != exitFailed || stdout.Len() > 0 || requests.Load() != 0 {
+		t.Errorf("exit %d after %d requests, %s", code, requests.Load(), stdout.String())
 	}
 }

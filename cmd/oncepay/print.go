@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -10,7 +11,7 @@ import (
 	"unicode"
 )
 
-// show writes v as JSON, or what text makes of it in aligned columns.
+// show writes v as JSON, or what text makes of it in aligned columns. It says when not all of it was written.
 func (c *call) show(f *flags, v any, text func(io.Writer)) error {
 	if f.asJSON {
 		encoder := json.NewEncoder(c.stdout)
@@ -18,9 +19,14 @@ func (c *call) show(f *flags, v any, text func(io.Writer)) error {
 		encoder.SetEscapeHTML(false)
 		return encoder.Encode(v)
 	}
-	w := tabwriter.NewWriter(c.stdout, 0, 0, 2, ' ', 0)
+	var table bytes.Buffer // text does not look at errors
+	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
 	text(w)
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	_, err := table.WriteTo(c.stdout)
+	return err
 }
 
 // row writes one line of a table. A time that is not there yet is a hyphen.
@@ -46,10 +52,11 @@ func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 func money(minor int64, currency string) string { return fmt.Sprintf("%d %s", minor, currency) }
 
-// printable takes out what would move the terminal's cursor: a name or a description may hold it.
+// printable takes out what would move the terminal's cursor or turn the direction of its text (U+202E): a name or a
+// description may hold it.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
+		if unicode.In(r, unicode.Cc, unicode.Cf) {
 			return '\uFFFD'
 		}
 		return r

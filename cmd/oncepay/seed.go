@@ -79,16 +79,16 @@ func (c *call) seed(ctx context.Context, args []string) error {
 // parsePlan reads and checks the flags before anything is touched. All problems are reported together.
 func (c *call) parsePlan(f *flags, args []string) (plan, error) {
 	var p plan
-	f.StringVar(&p.tenant, "tenant", "", "`name` of the tenant, 1 to 100 characters")
-	f.StringVar(&p.client, "client", "", "`name` of the client, 1 to 100 characters")
+	tenant, client := f.tenant(), f.client()
 	f.BoolVar(&p.credential, "credential", true, "make a credential")
 	scopes := f.scopes()
 	f.StringVar(&p.currency, "currency", "", "ISO 4217 `code` of the accounts")
 	f.IntVar(&p.accounts, "accounts", 0, "`number` of customer accounts there should be, up to 10000")
-	f.Int64Var(&p.fund, "fund", 0, "`amount` in minor units that each account without a payment gets")
+	f.amount(&p.fund, "fund", "`amount` in minor units that each account without a payment gets")
 	if _, err := f.parse(c, args); err != nil {
 		return plan{}, err
 	}
+	p.tenant, p.client = *tenant, *client
 	check := checks{flags: f}
 	check.name("-tenant", p.tenant)
 	check.name("-client", p.client)

@@ -19,6 +19,9 @@ Shows an account by UTC day: how many payments the consumer has counted and what
 of the ledger itself, and the ledger's balance at the end of the day. Where they differ it says so: the consumer counts
 events, so it lags behind a little. If it still differs when nothing is on its way, something is wrong.
 
+Exit codes: 0 here it is, whether they agree or not, since the consumer may lag: a script reads "agrees" in -json; 1 it could
+not be read.
+
 Examples:
   oncepay statement 0198a6de-5c1f-7000-8000-0123456789ab
   oncepay statement -json 0198a6de-5c1f-7000-8000-0123456789ab

@@ -111,3 +111,12 @@ func TestAnAccountThatIsNotThereIsSaidSo(t *testing.T) {
 		t.Errorf("a fresh one:\n%s", out)
 	}
 }
+
+func TestALoginThatMayNotSeeEveryRowIsToldSo(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	stdout, stderr, code := oncepay(t, owner(s.db.URLAs("api_read")), "statement", s.Accounts[0].ID.String())
+	if code != exitFailed || stdout != "" || !strings.Contains(stderr, "row-level security") || strings.Count(stderr, "\n") != 1 {
+		t.Errorf("exit %d, %s%s", code, stdout, stderr)
+	}
+}

@@ -158,6 +158,9 @@ func (c *Client) do(ctx context.Context, method, path, key string, body []byte) 
 	if err != nil {
 		return Answer{}, fmt.Errorf("make request: %w", err)
 	}
+	// With a key and a way to read the body anew, net/http repeats a POST by itself on a connection that broke. Attempted would not
+	// hear of it, and the answer to the repeat would pass for that to a first attempt, which a 401 settles.
+	r.GetBody = nil
 	r.Header.Set("Authorization", "Bearer "+c.Token)
 	if method == http.MethodPost {
 		r.Header.Set("Content-Type", "application/json")

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -206,6 +208,34 @@ func TestACredentialRevokedBetweenTwoAttemptsLeavesTheOutcomeUnknown(t *testing.
 	s, a, err, _ := post(t, reply{err: errCut}, problem(401, "unauthorized", "never"))
 	if !errors.Is(err, client.ErrUnknown) || a.Status != 401 || len(s.requests) != 2 {
 		t.Errorf("%d, %v after %d requests", a.Status, err, len(s.requests))
+	}
+}
+
+func TestARequestIsRepeatedByNobodyElse(t *testing.T) {
+	t.Parallel()
+	var requests atomic.Int32
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		switch requests.Add(1) {
+		case 1: // leaves a connection that net/http takes again
+			w.Header().Set("Idempotent-Replayed", "false")
+			w.WriteHeader(http.StatusCreated)
+		case 2:
+			panic(http.ErrAbortHandler) // it may have paid, and nobody hears of it
+		default: // meanwhile the credential was revoked
+			w.Header().Set("Content-Type", "application/problem+json")
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = io.WriteString(w, `{"code":"unauthorized","retry":"never"}`)
+		}
+	}))
+	defer service.Close()
+	attempts := 0
+	c := client.Client{URL: service.URL, Attempted: func(client.Attempt) { attempts++ }}
+	if _, err := c.Post(t.Context(), "/", "k-1", 1); err != nil {
+		t.Fatal(err)
+	}
+	a, err := c.Post(t.Context(), "/", "k-2", 1)
+	if !errors.Is(err, client.ErrUnknown) || a.Status != http.StatusUnauthorized || attempts != 3 || requests.Load() != 3 {
+		t.Errorf("%d, %v after %d attempts and %d requests", a.Status, err, attempts, requests.Load())
 	}
 }
 

@@ -56,14 +56,14 @@ func CreateTenant(ctx context.Context, tx pgx.Tx, name string) (uuid.UUID, error
 		return uuid.Nil, fmt.Errorf("make tenant id: %w", err)
 	}
 	if _, err := tx.Exec(ctx, `INSERT INTO tenants (id, name) VALUES ($1, $2)`, id, name); err != nil {
-		return uuid.Nil, fmt.Errorf("create tenant: %w", taken(err, "tenants_name_key"))
+		return uuid.Nil, fmt.Errorf("create tenant %q: %w", name, taken(err, "tenants_name_key"))
 	}
 	return id, nil
 }
 
 // FindTenant returns the tenant of that name, or ErrNotFound.
 func FindTenant(ctx context.Context, tx pgx.Tx, name string) (uuid.UUID, error) {
-	return find(ctx, tx, "find tenant", `SELECT id FROM tenants WHERE name = $1`, name)
+	return find(ctx, tx, fmt.Sprintf("find tenant %q", name), `SELECT id FROM tenants WHERE name = $1`, name)
 }
 
 // CreateClient makes a client of a tenant. Its name must be new within the tenant, else ErrExists, and of 1 to 100
@@ -74,14 +74,14 @@ func CreateClient(ctx context.Context, tx pgx.Tx, tenantID uuid.UUID, name strin
 		return uuid.Nil, fmt.Errorf("make client id: %w", err)
 	}
 	if _, err := tx.Exec(ctx, `INSERT INTO clients (id, tenant_id, name) VALUES ($1, $2, $3)`, id, tenantID, name); err != nil {
-		return uuid.Nil, fmt.Errorf("create client: %w", taken(err, "clients_tenant_id_name_key"))
+		return uuid.Nil, fmt.Errorf("create client %q: %w", name, taken(err, "clients_tenant_id_name_key"))
 	}
 	return id, nil
 }
 
 // FindClient returns the client of that name within the tenant, or ErrNotFound.
 func FindClient(ctx context.Context, tx pgx.Tx, tenantID uuid.UUID, name string) (uuid.UUID, error) {
-	return find(ctx, tx, "find client", `SELECT id FROM clients WHERE tenant_id = $1 AND name = $2`, tenantID, name)
+	return find(ctx, tx, fmt.Sprintf("find client %q", name), `SELECT id FROM clients WHERE tenant_id = $1 AND name = $2`, tenantID, name)
 }
 
 // taken makes of a violation of that constraint what it means.
