@@ -17,6 +17,8 @@ import (
 func TestHealthyBooksAreGreenInEveryLine(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
+	// As an operator's command stores its answers: nobody is told where to look.
+	w.exec(t, `UPDATE idempotency_keys SET location = '' WHERE key = $1 AND location LIKE '%/payments/%'`, w.history[0].Key)
 	w.settle(t)
 	r := w.check(t)
 	wantWrong(t, r)
@@ -81,6 +83,16 @@ var defects = map[string]defect{
 	"a payment that nobody asked for": {line: invariant.NobodyAskedFor, before: func(t *testing.T, w *world) {
 		w.pay(t, w.a, w.b, 1)
 	}},
+	"every attempt was cut off, and the payment is of another amount to another account": {line: invariant.NobodyAskedFor, before: func(t *testing.T, w *world) {
+		x := cutOff(w.pay(t, w.a, w.b, 5)[0])
+		x.AmountMinor, x.DestinationAccount = 500, uuid.New()
+		w.history = append(w.history, x)
+	}},
+	"the payment was refused, since its key had been used, and was made": {line: invariant.NobodyAskedFor, before: func(t *testing.T, w *world) {
+		x := cutOff(w.pay(t, w.a, w.b, 5)[0])
+		x.Status, x.Code, x.Answer = 422, "idempotency-key-reused", digest("refused")
+		w.history = append(w.history, x)
+	}},
 	"a repeat got another answer": {line: invariant.AnswersChanged, after: func(_ *testing.T, w *world) {
 		x := w.history[0]
 		x.Answer = digest("another")
@@ -111,6 +123,22 @@ var defects = map[string]defect{
 	}},
 	"a payment has no stored answer": {line: invariant.AnswersMissing, after: func(t *testing.T, w *world) {
 		w.exec(t, `DELETE FROM idempotency_keys WHERE key = $1`, w.history[0].Key)
+	}},
+	"a client was told no, and the payment was made": {line: invariant.AnswersMissing, before: func(t *testing.T, w *world) {
+		paid := w.pay(t, w.a, w.b, 777)[0]
+		refused := w.history[slices.IndexFunc(w.history, func(x invariant.Exchange) bool { return x.Code == "unknown-account" })]
+		for i := range w.history {
+			if w.history[i].Key == refused.Key {
+				w.history[i].AmountMinor, w.history[i].DestinationAccount = paid.AmountMinor, paid.DestinationAccount
+			}
+		}
+		w.exec(t, `DELETE FROM idempotency_keys WHERE key = $1`, paid.Key)
+		w.exec(t, `UPDATE payments SET idempotency_key = $1 WHERE idempotency_key = $2`, refused.Key, paid.Key)
+	}},
+	"a payment's key has the answer that an account was opened": {line: invariant.AnswersMissing, before: func(t *testing.T, w *world) {
+		paid := w.pay(t, w.a, w.b, 777)[0]
+		w.history = append(w.history, cutOff(paid))
+		w.exec(t, `UPDATE idempotency_keys k SET body = o.body, location = o.location FROM idempotency_keys o WHERE k.key = $1 AND o.location LIKE '%/accounts/%'`, paid.Key)
 	}},
 	"an answer tells of a payment that is not there": {line: invariant.AnswersMissing, after: func(t *testing.T, w *world) {
 		w.exec(t, `INSERT INTO idempotency_keys SELECT tenant_id, client_id, 'invented', day, fingerprint, fingerprint_version, request_id,
@@ -243,6 +271,12 @@ func TestEachDefectTurnsItsLineRedAndNoOther(t *testing.T) {
 func (w *world) message(kind string) *outbox.Message {
 	i := slices.IndexFunc(w.messages, func(m outbox.Message) bool { return m.Type == kind })
 	return &w.messages[i]
+}
+
+// cutOff is an attempt whose answer did not come.
+func cutOff(x invariant.Exchange) invariant.Exchange {
+	x.Status, x.Code, x.Answer, x.Replayed = 0, "", "", false
+	return x
 }
 
 func (w *world) declined() invariant.Exchange {

@@ -1,9 +1,9 @@
 // Package invariant counts what was lost, doubled, reordered, changed or out of balance, after the fact and from outside: from the
 // tables, from one full scan of the topics, and from what clients wrote down. It asks no program and imports none of them.
 //
-// For whom: whoever wants to trust the service. The demo and the tests of crashes end with it; an operator can run it against
-// a restored backup, or copy a single query: each is a constant of its own that lists what is wrong, and nothing when all is
-// well (those that name topic_records, exchanges or bounds need what check.go copies there).
+// For whom: whoever wants to trust the service. The demo and the tests of crashes end with it. No command runs it against a
+// service of yours; copy a single query for that: each is a constant of its own that lists what is wrong, and nothing when all
+// is well (those that name topic_records, exchanges or bounds need what check.go copies there).
 //
 // # What is promised
 //
@@ -12,7 +12,9 @@
 //     smaller count. A role that may not see every row gets an error, too.
 //   - A defect turns the line red that is about it. One that breaks several promises turns several red.
 //   - Nothing is changed. It works in temporary tables, on one connection that it takes out of the pool and closes. That one may take
-//     half a gigabyte of the server's memory, and a million payments the better part of a minute.
+//     half a gigabyte of the server's memory.
+//   - A million payments are checked in under a minute: 46 s with Apache Kafka 4.3 and Postgres 17, 42 s with the embedded servers,
+//     all of it on two shared cores (BenchmarkCheckOfAMillionPayments, with a history of 1,250,000 attempts).
 //
 // # What is not
 //
@@ -20,6 +22,8 @@
 //   - That what was dropped for its age was right. Answers are looked at as long as they are promised, events since the oldest
 //     day of the outbox, and where topics have deleted records only what is younger than the oldest that is left in every
 //     partition. A topic with a partition that has lost all of its records proves nothing lost: watch Line.Of.
+//   - That the inbox was kept long enough. docs/operating.md lets old rows of inbox_events be deleted; where their records are still
+//     on the topic, they count as effects lost.
 //   - That events look as they should: payload, key, type, version, time and id are compared with the outbox, further headers
 //     (traceparent) are not. That the outbox tells the truth about amounts shows in the statements, which are made from events.
 //   - That repeats are few. Delivery is at least once: they are counted, and wrong when they are more than Sources.MostRepeated.
@@ -30,14 +34,14 @@
 // wrong, and of how many. From the clients' history, left out without one:
 //
 //	acknowledged payments missing  a client was told of a payment, and it is not there, or not with this amount, these accounts and this status
-//	payments nobody asked for      a payment of a client that is in the history, under a key that it never sent
+//	payments nobody asked for      a payment of a client that is in the history, under a key that it never sent, or not of what it asked for
 //	answers changed                a request got two different answers under its key, or another one than is stored
 //	reused keys accepted           two different requests under one key, and neither was refused for it
 //
 // From the tables:
 //
 //	keys that took effect twice    two payments or two stored answers of one key, closer together than answers are kept
-//	payments without their answer  a payment and no answer under its key, or an answer that tells of a payment that is not there
+//	payments without their answer  a payment and no answer under its key that is about it, or an answer that tells of a payment that is not there
 //	payments without their event   a payment or an account and no event in the outbox, or an event about none
 //	statements differ from ledger  what the consumer added up is not what moved: an effect that happened twice, or half
 //	unbalanced payments            entries that are not the payment's amount from its source to its destination, or are of none

@@ -89,7 +89,7 @@ WHERE r.aggregate_type IN ('payments', 'accounts') AND r.event_id IS NOT NULL
 
 const inboxRows = `SELECT count(*) FROM inbox_events WHERE consumer = (SELECT consumer FROM bounds)`
 
-// The inbox remembers for ever. Where topics have deleted records, an event's age is told by its id (a UUIDv7, as all of this
+// The inbox outlives the topics' records. Where they have deleted some, an event's age is told by its id (a UUIDv7, as all of this
 // service's are), and by the time of its effect if it has another id.
 const effectsPhantom = `
 SELECT format('event %s', i.event_id)

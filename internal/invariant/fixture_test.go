@@ -66,10 +66,9 @@ func newWorld(t *testing.T) *world {
 	// What a service refuses, and what goes wrong on the way, is no answer of a key's own.
 	reused := declined[0]
 	reused.Request, reused.AmountMinor, reused.Status, reused.Code, reused.Answer = digest("other"), 1, 422, "idempotency-key-reused", digest("reused")
-	busy, cut := declined[0], declined[0]
+	busy := declined[0]
 	busy.Status, busy.Code, busy.Answer = 409, "request-in-progress", digest("busy")
-	cut.Status, cut.Code, cut.Answer = 0, "", ""
-	w.history = append(w.history, reused, busy, cut)
+	w.history = append(w.history, reused, busy, cutOff(declined[0]))
 
 	versions := []outbox.Event{}
 	for v := range int64(3) {

@@ -53,13 +53,17 @@ type Line struct {
 const mostExamples = 3
 
 // OK says whether nothing was found wrong. It does not say that there was something to look at: see Line.Of.
-func (r Report) OK() bool {
+func (r Report) OK() bool { return len(r.Wrong()) == 0 }
+
+// Wrong returns how many were found wrong, by the name of the line: of each line that found any. It is never nil.
+func (r Report) Wrong() map[string]int64 {
+	wrong := map[string]int64{}
 	for _, l := range r.Lines {
 		if l.Wrong > 0 {
-			return false
+			wrong[l.Name] = l.Wrong
 		}
 	}
-	return true
+	return wrong
 }
 
 // Line returns the line of a name; one without a name if it was left out.

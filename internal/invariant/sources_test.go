@@ -311,6 +311,22 @@ none   effects lost     0 of 0
 	}
 }
 
+func TestAReportNamesTheLinesThatAreWrong(t *testing.T) {
+	t.Parallel()
+	r := invariant.Report{Lines: []invariant.Line{
+		{Name: invariant.EventsLost, Of: 12},
+		{Name: invariant.EventsPhantom, Wrong: 2, Of: 12},
+		{Name: invariant.BalancesWrong, Wrong: 1, Of: 3},
+	}}
+	if diff := cmp.Diff(map[string]int64{invariant.EventsPhantom: 2, invariant.BalancesWrong: 1}, r.Wrong()); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	r.Lines = r.Lines[:1]
+	if diff := cmp.Diff(map[string]int64{}, r.Wrong()); diff != "" {
+		t.Errorf("when all is well (-want +got):\n%s", diff)
+	}
+}
+
 func TestProgressIsToldByStage(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
