@@ -2,20 +2,10 @@ package structure
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"testing"
-)
-
-// The documents name a test as a link whose text is the function and whose address is its file, so that a reader is one
-// click away from it and this test can look: [`TestX`](../internal/x/x_test.go).
-var (
-	link     = regexp.MustCompile(`\[([^\][]*)\]\(([^()\s]+)\)`)
-	code     = regexp.MustCompile("`([^`]+)`")
-	testName = regexp.MustCompile(`^(Test|Example|Fuzz|Benchmark)[A-Z]\w*$`)
 )
 
 // The table that says what the whole project is for, on the README's first screen.
@@ -54,26 +44,70 @@ func TestTheWhatIfTableOfTheREADMEShowsATestInEveryRow(t *testing.T) {
 func TestAWrongNameInADocumentIsFound(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	write(t, filepath.Join(dir, "x", "x_test.go"), "package x\n\nfunc TestThere(t *testing.T) {}\n\n// func TestGone(t *testing.T) {}\n")
+	for name, text := range map[string]string{
+		"x/x_test.go": "package x\n\nfunc TestThere(t *testing.T) {}\n\n// func TestGone(t *testing.T) {}\n\nvar text = `\nfunc TestText(t *testing.T) {}`\n\n" +
+			"func TestWithout() {}\nfunc TestResult(t *testing.T) error\nfunc TestBench(b *testing.B) {}\nfunc (x) TestMethod(t *testing.T) {}\n" +
+			"func FuzzThere(f *testing.F) {}\nfunc BenchmarkThere(b *testing.B) {}\nfunc ExampleThere() {}\nfunc ExampleT(t *testing.T) {}\n",
+		"x/x.go":            "package x\n\nfunc TestThere(t *testing.T) {}\n",
+		"x/ignored_test.go": "//go:build ignore\n\npackage x\n\nfunc TestThere(t *testing.T) {}\n",
+		"docs/other.md":     "# The `outbox`, and *why*\n\n## Twice\n\n## Twice\n\n```\n# Code\n```\n",
+	} {
+		write(t, filepath.Join(dir, filepath.FromSlash(name)), text)
+	}
 	document := filepath.Join(dir, "docs", "page.md")
 	for text, found := range map[string]bool{
 		"[`TestThere`](../x/x_test.go)":                               false,
+		"[`FuzzThere`](../x/x_test.go)":                               false,
+		"[`BenchmarkThere`](../x/x_test.go)":                          false,
+		"[`ExampleThere`](../x/x_test.go)":                            false,
 		"| two | [`TestThere`](../x/x_test.go), [x](../x) |":          false,
 		"[a place](../x/x_test.go#L3), [the net](https://there.test)": false,
-		"[here](#a-heading), `Testing` and `TestThere.x`":             false,
+		"`Testing` and `TestThere.x`":                                 false,
 		"```\n`TestGone` [`TestGone`](nowhere.go)\n```\n":             false,
 		"[`TestGone`](../x/x_test.go)":                                true,
+		"[`TestText`](../x/x_test.go)":                                true,
+		"[`TestWithout`](../x/x_test.go)":                             true,
+		"[`TestResult`](../x/x_test.go)":                              true,
+		"[`TestBench`](../x/x_test.go)":                               true,
+		"[`TestMethod`](../x/x_test.go)":                              true,
+		"[`ExampleT`](../x/x_test.go)":                                true,
+		"[`TestThere`](../x/x.go)":                                    true,
+		"[`TestThere`](../x/ignored_test.go)":                         true,
 		"[`TestThere`](../x/y_test.go)":                               true,
 		"[`TestThere`](https://there.test)":                           true,
-		"[nowhere](nowhere.md)":                                       true,
 		"`TestThere` without a link":                                  true,
 		"`TestThere` and, in one line, [`TestThere`](../x/x_test.go)": true,
-		"```\ncode\n```\n[nowhere](nowhere.md)":                       true,
+
+		"[nowhere](nowhere.md)":                                      true,
+		"[nowhere](nowhere.md \"with a title\")":                     true,
+		"[nothing]()":                                                true,
+		"```\ncode\n```\n[nowhere](nowhere.md)":                      true,
+		"![an image](../x/x.go) <img src=\"../x/x.go\" width=\"1\">": false,
+		"![](nowhere.svg)":                                           true,
+		"[![an image](nowhere.svg)](../x)":                           true,
+		"[![an image](../x/x.go)](nowhere.md)":                       true,
+		"<img width=\"1\" src=\"nowhere.svg\">":                      true,
+		"<a href='nowhere.md'>":                                      true,
+		"[x]\n\n[x]: ../x/x.go":                                      false,
+		"[x]\n\n[x]: https://there.test":                             false,
+		"[x]\n\n[x]: nowhere.md":                                     true,
+
+		"[here](#a-heading-once)\n\n### A heading: once!": false,
+		"[here](#a-heading)":                              true,
+		"[there](other.md#the-outbox-and-why)":            false,
+		"[there](other.md#twice-1)":                       false,
+		"[there](other.md#twice-2)":                       true,
+		"[there](other.md#code)":                          true,
+		"[there](other.md#The-outbox-and-why)":            true,
 	} {
 		if wrong := wrongNames(document, text); (len(wrong) > 0) != found {
 			t.Errorf("%q: %q", text, wrong)
 		}
 	}
+}
+
+func TestAWhatIfTableWithoutItsTestsIsFound(t *testing.T) {
+	t.Parallel()
 	row, without := "| a | b | [`TestX`](x_test.go) |\n", "| a | [`TestX`](x_test.go) | |\n"
 	table := "text\n" + whatIfHeader + "\n|---|---|---|\n" + strings.Repeat(row, whatIfRows-1)
 	for text, found := range map[string]bool{
@@ -83,50 +117,6 @@ func TestAWrongNameInADocumentIsFound(t *testing.T) {
 			t.Errorf("%q: %q", text, wrong)
 		}
 	}
-}
-
-// wrongNames says which files and tests a document names that are not there.
-func wrongNames(document, text string) (wrong []string) {
-	for line := range strings.Lines(withoutCode(text)) {
-		for _, l := range link.FindAllStringSubmatch(line, -1) {
-			if complaint := wrongLink(filepath.Dir(document), l[1], l[2]); complaint != "" {
-				wrong = append(wrong, complaint)
-			}
-		}
-		for _, c := range code.FindAllStringSubmatch(link.ReplaceAllString(line, ""), -1) {
-			if testName.MatchString(c[1]) {
-				wrong = append(wrong, fmt.Sprintf("%s is no link to its file", c[1]))
-			}
-		}
-	}
-	return wrong
-}
-
-func wrongLink(dir, text, address string) string {
-	name := strings.Trim(text, "`")
-	isTest := testName.MatchString(name)
-	path, _, _ := strings.Cut(address, "#")
-	switch {
-	case strings.Contains(address, "://") && isTest:
-		return fmt.Sprintf("%s is a link to %s and not to its file", name, address)
-	case strings.Contains(address, "://") || strings.HasPrefix(address, "mailto:") || path == "":
-		return ""
-	}
-	file := filepath.Join(dir, filepath.FromSlash(path))
-	if !isTest {
-		if _, err := os.Stat(file); err != nil {
-			return fmt.Sprintf("%s does not exist", address)
-		}
-		return ""
-	}
-	source, err := os.ReadFile(file)
-	if err != nil {
-		return fmt.Sprintf("%s: %s does not exist", name, address)
-	}
-	if !strings.Contains("\n"+string(source), "\nfunc "+name+"(") {
-		return fmt.Sprintf("%s is not in %s", name, address)
-	}
-	return ""
 }
 
 // wrongWhatIfTable says what the table lacks: rows, or a test in the last column of one.
@@ -153,20 +143,4 @@ func wrongWhatIfTable(text string) (wrong []string) {
 		wrong = append(wrong, fmt.Sprintf("the table “what if …” has %d rows, and must have %d", rows, whatIfRows))
 	}
 	return wrong
-}
-
-// withoutCode drops fenced blocks.
-func withoutCode(text string) string {
-	var kept strings.Builder
-	fenced := false
-	for line := range strings.Lines(text) {
-		if strings.HasPrefix(strings.TrimSpace(line), "```") {
-			fenced = !fenced
-			continue
-		}
-		if !fenced {
-			kept.WriteString(line)
-		}
-	}
-	return kept.String()
 }
