@@ -64,6 +64,26 @@ FROM (SELECT DISTINCT client_id, key, request FROM exchanges x WHERE ` + kept + 
 GROUP BY client_id, key
 HAVING count(*) > 1`
 
+const refusedAsReused = `SELECT count(DISTINCT (client_id, key, request)) FROM exchanges WHERE code = 'idempotency-key-reused'`
+
+// Who is told that a key belongs to another request has sent another one under it, and was never answered for this one.
+const refusedForNothing = `
+SELECT format('client %s key %s', client_id, key)
+FROM (
+  SELECT client_id, key, request, bool_or(code = 'idempotency-key-reused') AS refused, bool_or(` + kept + `) AS answered,
+    count(*) OVER (PARTITION BY client_id, key) AS requests
+  FROM exchanges x GROUP BY client_id, key, request
+) told
+WHERE refused AND (answered OR requests = 1)`
+
+// The first answer of a key is given once. Whoever else gets it is told that it is a replay.
+const repeatsUnmarked = `
+SELECT format('client %s key %s', client_id, key)
+FROM exchanges x
+WHERE ` + kept + ` AND NOT replayed
+GROUP BY client_id, key, request
+HAVING count(*) > 1`
+
 const paymentsAndAnswers = `SELECT (SELECT count(*) FROM payments) + (SELECT count(*) FROM idempotency_keys)`
 
 // When its answer has expired, a key may take effect again. A primary key would not see it: it holds for one day.

@@ -25,7 +25,7 @@ func TestEveryRefusalOfAPaymentIsHeldToItsFirstAnswer(t *testing.T) {
 	for _, code := range codes {
 		for _, answer := range []string{"first", "another"} {
 			w.history = append(w.history, invariant.Exchange{
-				ClientID: client, Key: code, Request: digest(code), Status: 422, Code: code, Answer: digest(answer),
+				ClientID: client, Key: code, Request: digest(code), Status: 422, Code: code, Answer: digest(answer), Replayed: answer != "first",
 			})
 		}
 	}

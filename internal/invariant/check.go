@@ -134,7 +134,9 @@ const totals = `
 SELECT (SELECT count(*) FROM payments), (SELECT count(*) FROM payments WHERE status = 'declined'), (SELECT count(*) FROM outbox_events),
   (SELECT count(*) FROM topic_records),
   (SELECT count(*) FROM exchanges), (SELECT count(*) FROM exchanges WHERE replayed),
-  (SELECT count(*) FROM exchanges WHERE code = 'idempotency-key-reused')`
+  (SELECT count(*) FROM exchanges WHERE code = 'idempotency-key-reused'),
+  (SELECT count(*) FROM (SELECT FROM exchanges GROUP BY client_id, key, request HAVING bool_or(status = 0) AND bool_or(replayed)
+     AND NOT bool_or((status BETWEEN 200 AND 299 OR status = 402) AND NOT replayed)) found)`
 
 // count runs the queries, all of them on one snapshot.
 func (c *check) count(ctx context.Context) error {
@@ -142,7 +144,7 @@ func (c *check) count(ctx context.Context) error {
 	return pgx.BeginTxFunc(ctx, c.conn, one, func(tx pgx.Tx) error {
 		c.Progress("count all")
 		r := &c.report
-		err := tx.QueryRow(ctx, totals).Scan(&r.Payments, &r.Declined, &r.Events, &r.Records, &r.Exchanges, &r.Replays, &r.MismatchesRefused)
+		err := tx.QueryRow(ctx, totals).Scan(&r.Payments, &r.Declined, &r.Events, &r.Records, &r.Exchanges, &r.Replays, &r.MismatchesRefused, &r.Recovered)
 		if err != nil {
 			return fmt.Errorf("count all: %w", err)
 		}
@@ -180,6 +182,8 @@ var queries = []query{
 	{NobodyAskedFor, true, paymentsOfHistory, nobodyAskedFor},
 	{AnswersChanged, true, keptAnswers, answersChanged},
 	{ReusedKeysAccepted, true, keptAnswers, reusedKeysAccepted},
+	{RefusedForNothing, true, refusedAsReused, refusedForNothing},
+	{RepeatsUnmarked, true, keptAnswers, repeatsUnmarked},
 	{KeysTwice, false, paymentsAndAnswers, keysTwice},
 	{AnswersMissing, false, paymentsAndAnswersSince, answersMissing},
 	{EventsMissing, false, paymentsAndAccountsSince, eventsMissing},
@@ -187,7 +191,7 @@ var queries = []query{
 	{EventsPhantom, false, allRecords, eventsPhantom},
 	{EventsChanged, false, allRecords, eventsChanged},
 	{EventsRepeated, false, allRecords, eventsRepeated},
-	{EventsOutOfOrder, false, allRecords, eventsOutOfOrder},
+	{EventsOutOfOrder, false, severalRecords, eventsOutOfOrder},
 	{EffectsLost, false, consumedRecords, effectsLost},
 	{EffectsPhantom, false, inboxRows, effectsPhantom},
 	{StatementsWrong, false, statementRows, statementsWrong},

@@ -90,18 +90,20 @@ var defects = map[string]defect{
 	}},
 	"the payment was refused, since its key had been used, and was made": {line: invariant.NobodyAskedFor, before: func(t *testing.T, w *world) {
 		x := cutOff(w.pay(t, w.a, w.b, 5)[0])
+		other := x
+		other.Request, other.AmountMinor = digest("other"), x.AmountMinor+1
 		x.Status, x.Code, x.Answer = 422, "idempotency-key-reused", digest("refused")
-		w.history = append(w.history, x)
+		w.history = append(w.history, x, other)
 	}},
 	"a repeat got another answer": {line: invariant.AnswersChanged, after: func(_ *testing.T, w *world) {
 		x := w.history[0]
-		x.Answer = digest("another")
+		x.Answer, x.Replayed = digest("another"), true
 		w.history = append(w.history, x)
 	}},
 	"a repeat of a refusal got another status": {line: invariant.AnswersChanged, after: func(_ *testing.T, w *world) {
 		i := slices.IndexFunc(w.history, func(x invariant.Exchange) bool { return x.Code == "unknown-account" })
 		x := w.history[i]
-		x.Status = 404
+		x.Status, x.Replayed = 404, true
 		w.history = append(w.history, x)
 	}},
 	"a stored answer is not the one that was given": {line: invariant.AnswersChanged, after: func(t *testing.T, w *world) {
@@ -111,6 +113,20 @@ var defects = map[string]defect{
 		x := w.history[0]
 		x.Request, x.AmountMinor = digest("other"), x.AmountMinor+1
 		w.history = append(w.history, x)
+	}},
+	"a new key was refused as used": {line: invariant.RefusedForNothing, after: func(_ *testing.T, w *world) {
+		x := cutOff(w.history[0])
+		x.Key, x.Status, x.Code, x.Answer = "fresh", 422, "idempotency-key-reused", digest("refused")
+		w.history = append(w.history, x)
+	}},
+	"a request was answered and then refused as another one": {line: invariant.RefusedForNothing, after: func(_ *testing.T, w *world) {
+		x := w.history[0]
+		x.Status, x.Code, x.Answer, x.Replayed = 422, "idempotency-key-reused", digest("refused"), false
+		w.history = append(w.history, x)
+	}},
+	"a repeat was answered as if it were the first": {line: invariant.RepeatsUnmarked, after: func(_ *testing.T, w *world) {
+		i := slices.IndexFunc(w.history, func(x invariant.Exchange) bool { return x.Replayed })
+		w.history[i].Replayed = false
 	}},
 	"a key paid twice": {line: invariant.KeysTwice, before: func(t *testing.T, w *world) {
 		again := w.pay(t, w.a, w.b, w.history[4].AmountMinor)[0]
@@ -262,7 +278,7 @@ func TestEachDefectTurnsItsLineRedAndNoOther(t *testing.T) {
 			wantWrong(t, w.check(t), d.line)
 		})
 	}
-	if len(seen) != 18 {
+	if len(seen) != 20 {
 		t.Errorf("defects for %d lines: %v", len(seen), seen)
 	}
 }

@@ -37,6 +37,8 @@
 //	payments nobody asked for      a payment of a client that is in the history, under a key that it never sent, or not of what it asked for
 //	answers changed                a request got two different answers under its key, or another one than is stored
 //	reused keys accepted           two different requests under one key, and neither was refused for it
+//	keys refused for nothing       "this key belongs to another request" for the only request that was sent under it, or the one that was answered
+//	repeats not marked as such     two answers of a key that say that they are the first
 //
 // From the tables:
 //
@@ -53,7 +55,7 @@
 //	events lost                    in the outbox and not on the topic
 //	phantom events                 on the topic and not in the outbox: its transaction never committed
 //	events changed                 a record is not what its row says
-//	events repeated                records beyond the first of their event, and beyond what may be
+//	events repeated too often      records beyond the first of their event, and beyond what may be
 //	events out of order            first records not in the order of the rows, an aggregate in two partitions, a version left out
 //	effects lost                   on the topic, and the consumer's inbox does not know it
 //	effects without event          in the inbox and not on the topic

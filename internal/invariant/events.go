@@ -55,6 +55,11 @@ SELECT format('event %s', event_id)
 FROM (SELECT event_id, count(*) AS n FROM topic_records WHERE event_id IS NOT NULL GROUP BY event_id HAVING count(*) > 1) r
 CROSS JOIN LATERAL generate_series(2, n)`
 
+// Of an aggregate with one event there is no order to look at.
+const severalRecords = `
+SELECT coalesce(sum(n), 0)::bigint
+FROM (SELECT count(*) AS n FROM topic_records GROUP BY aggregate_type, aggregate_id HAVING count(DISTINCT event_id) > 1) several`
+
 // An aggregate's events come to one partition, each for the first time in the order of their ids; and the versions of its rows
 // follow each other (the first of them may have been dropped). Most aggregates have one event: they are left out early.
 const eventsOutOfOrder = `

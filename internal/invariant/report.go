@@ -13,13 +13,15 @@ const (
 	NobodyAskedFor      = "payments nobody asked for"
 	AnswersChanged      = "answers changed"
 	ReusedKeysAccepted  = "reused keys accepted"
+	RefusedForNothing   = "keys refused for nothing"
+	RepeatsUnmarked     = "repeats not marked as such"
 	KeysTwice           = "keys that took effect twice"
 	AnswersMissing      = "payments without their answer"
 	EventsMissing       = "payments without their event"
 	EventsLost          = "events lost"
 	EventsPhantom       = "phantom events"
 	EventsChanged       = "events changed"
-	EventsRepeated      = "events repeated"
+	EventsRepeated      = "events repeated too often"
 	EventsOutOfOrder    = "events out of order"
 	EffectsLost         = "effects lost"
 	EffectsPhantom      = "effects without event"
@@ -40,6 +42,7 @@ type Report struct {
 
 	// In the history.
 	Exchanges, Replays, MismatchesRefused int64
+	Recovered                             int64 // requests that were cut off, and whose repeat got the stored answer
 }
 
 // Line is one invariant.

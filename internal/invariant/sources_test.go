@@ -196,7 +196,7 @@ func TestWithoutAHistoryItsLinesAreLeftOutAndTheReportSaysSo(t *testing.T) {
 	w.settle(t)
 	r := w.check(t, func(s *invariant.Sources) { s.History = nil })
 	wantWrong(t, r)
-	want := []string{invariant.AcknowledgedMissing, invariant.NobodyAskedFor, invariant.AnswersChanged, invariant.ReusedKeysAccepted}
+	want := []string{invariant.AcknowledgedMissing, invariant.NobodyAskedFor, invariant.AnswersChanged, invariant.ReusedKeysAccepted, invariant.RefusedForNothing, invariant.RepeatsUnmarked}
 	if diff := cmp.Diff(want, r.LeftOut); diff != "" {
 		t.Errorf("left out (-want +got):\n%s", diff)
 	}
@@ -204,7 +204,7 @@ func TestWithoutAHistoryItsLinesAreLeftOutAndTheReportSaysSo(t *testing.T) {
 		t.Errorf("counted without a history: %+v", line)
 	}
 	var table bytes.Buffer
-	if err := r.WriteTable(&table); err != nil || strings.Count(table.String(), "not counted: no history") != 4 {
+	if err := r.WriteTable(&table); err != nil || strings.Count(table.String(), "not counted: no history") != 6 {
 		t.Errorf("%v\n%s", err, &table)
 	}
 }
