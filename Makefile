@@ -8,13 +8,16 @@ VERSION      := $(shell git describe --tags --always --dirty 2>/dev/null || echo
 RACE := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-check record test test-containers check fmt fmt-check vet lint build migrate up down test-compose compose-demo clean tools
+.PHONY: help demo demo-kill demo-check record test test-containers check fmt fmt-check vet lint build migrate up down test-compose compose-demo clean tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: ## run everything on this machine, nothing to install; Ctrl-C stops and counts what was lost
+demo: ## run everything on this machine, nothing to install; Ctrl-C stops it and counts
 	go build -o bin/demo ./cmd/demo && exec bin/demo # not go run, which makes a failure of Ctrl-C
+
+demo-kill: ## demo, and every 5 s api, relay or consumer is killed
+	go build -o bin/demo ./cmd/demo && exec bin/demo -kill
 
 demo-check: ## the same without a terminal: 20 s at full speed, api, relay and consumer killed once each, everything counted
 	go run ./cmd/demo -check

@@ -13,6 +13,8 @@ import (
 type compose struct {
 	say  func(format string, args ...any)
 	root string // of the checkout, where compose.yaml is
+
+	containers map[string]string // id by program; a container that is started again is the same one
 }
 
 func (c *compose) open(ctx context.Context) error {
@@ -21,43 +23,49 @@ func (c *compose) open(ctx context.Context) error {
 		return errors.New("find the checkout: Go is not installed")
 	}
 	c.root = filepath.Dir(strings.TrimSpace(string(module)))
-	out, err := c.docker(ctx, "ps", "--services", "--status", "running")
+	out, err := c.docker(ctx, "compose", "ps", "--services", "--status", "running")
 	if err != nil {
 		return err
 	}
+	c.containers = map[string]string{}
 	for _, program := range programs {
 		if !strings.Contains("\n"+string(out), "\n"+program+"\n") {
 			return errors.New(program + " does not run in Docker: `make up` starts it")
 		}
+		id, err := c.docker(ctx, "compose", "ps", "--quiet", program)
+		if err != nil {
+			return err
+		}
+		c.containers[program] = strings.TrimSpace(string(id))
 	}
 	c.say("api, relay and consumer run in Docker")
 	return nil
 }
 
 func (c *compose) kill(ctx context.Context, program string) error {
-	_, err := c.docker(ctx, "kill", "--signal", "SIGKILL", program)
+	_, err := c.docker(ctx, "kill", "--signal", "KILL", c.containers[program]) // at once: compose takes its time to find it
 	return err
 }
 
 func (c *compose) start(ctx context.Context, program string) error {
-	_, err := c.docker(ctx, "up", "--detach", "--wait", "--no-deps", "--no-recreate", program)
+	_, err := c.docker(ctx, "compose", "up", "--detach", "--wait", "--no-deps", "--no-recreate", program)
 	return err
 }
 
 func (c *compose) failed() <-chan error { return nil } // Docker starts it again
 
 func (c *compose) oncepay(ctx context.Context, args ...string) ([]byte, error) {
-	return c.docker(ctx, append([]string{"run", "--rm", "-T", "oncepay"}, args...)...)
+	return c.docker(ctx, append([]string{"compose", "run", "--rm", "-T", "oncepay"}, args...)...)
 }
 
 func (c *compose) docker(ctx context.Context, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "docker", append([]string{"compose"}, args...)...)
+	cmd := exec.CommandContext(ctx, "docker", args...)
 	cmd.Dir = c.root
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return nil, said("docker compose "+args[0], err, stderr.Bytes())
+		return nil, said("docker "+strings.Join(args[:2], " "), err, stderr.Bytes())
 	}
 	return out, nil
 }
@@ -69,4 +77,5 @@ func (c *compose) url() string { return "http://127.0.0.1:8080" }
 func (c *compose) owner() string {
 	return "postgres://postgres:postgres@127.0.0.1:15432/oncepay?sslmode=disable"
 }
+func (c *compose) batch() int        { return 1000 } // the default
 func (c *compose) brokers() []string { return []string{"127.0.0.1:19092"} }

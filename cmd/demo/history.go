@@ -21,8 +21,7 @@ import (
 // history writes down every attempt of every client. The count afterwards compares it with the tables: what was promised to a
 // client must be there.
 type history struct {
-	path     string
-	clientID uuid.UUID
+	path string
 
 	mu     sync.Mutex
 	file   *os.File
@@ -33,20 +32,20 @@ type history struct {
 	replays, refused, cut, unknown atomic.Int64
 }
 
-func openHistory(path string, clientID uuid.UUID) (*history, error) {
+func openHistory(path string) (*history, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("make the history: %w", err)
 	}
-	return &history{path: path, clientID: clientID, file: f, buffer: bufio.NewWriterSize(f, 1<<16)}, nil
+	return &history{path: path, file: f, buffer: bufio.NewWriterSize(f, 1<<16)}, nil
 }
 
-// add is a client's Attempted.
-func (h *history) add(a client.Attempt) {
+// add writes down an attempt of a client.
+func (h *history) add(id uuid.UUID, a client.Attempt) {
 	var p payment
 	err := json.Unmarshal(a.Body, &p)
 	line, encodeErr := json.Marshal(invariant.Exchange{
-		ClientID: h.clientID, Key: a.Key, Request: digest(a.Body),
+		ClientID: id, Key: a.Key, Request: digest(a.Body),
 		AmountMinor: p.AmountMinor, Currency: p.Currency, SourceAccount: p.SourceAccount, DestinationAccount: p.DestinationAccount,
 		Status: a.Answer.Status, Code: a.Answer.Problem().Code, Answer: digest(a.Answer.Body), Replayed: a.Answer.Replayed(),
 		RequestID: a.Answer.Header.Get("X-Request-Id"),

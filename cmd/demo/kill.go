@@ -9,6 +9,7 @@ import (
 const (
 	killEvery  = 5 * time.Second
 	restartMax = time.Minute
+	starts     = 5
 )
 
 // leastInFlight is what makes a kill worth something: this many requests were with the API when the program died.
@@ -56,8 +57,17 @@ func (d *demo) killOne(ctx context.Context, program string, l *load) error {
 	killed := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, restartMax)
 	defer cancel()
-	if err := d.stack.start(ctx, program); err != nil {
-		return fmt.Errorf("start it again: %w", err)
+	// As a supervisor does: under load the first try may find nobody who answers in time.
+	for n := 1; ; n++ {
+		err := d.stack.start(ctx, program)
+		if err == nil {
+			break
+		}
+		if n == starts || ctx.Err() != nil {
+			return fmt.Errorf("start %s again: %w", program, err)
+		}
+		d.say("%s did not start, once more", program)
+		pause(ctx, time.Second)
 	}
 	d.say("%s runs again after %.1f s", program, time.Since(killed).Seconds())
 	return nil

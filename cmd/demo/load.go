@@ -16,10 +16,9 @@ import (
 )
 
 // load is the demo's clients. Three quarters of what they send are new payments; the rest are the habits of real clients that
-// a payments service must survive: repeats, keys used twice, duplicates at the same moment, payments that nobody can pay.
+// a payments service must survive: repeats, keys used twice, duplicates at the same moment, hanging up, payments that nobody can pay.
 type load struct {
-	seed     seed
-	client   *client.Client
+	shops    []shop
 	history  *history
 	inFlight atomic.Int64  // requests that were sent and are not answered
 	first    chan struct{} // closed when a payment was made
@@ -27,23 +26,34 @@ type load struct {
 	once sync.Once
 }
 
+// shop is a client of the service. Both use the same keys, each for payments of its own.
+type shop struct {
+	*client.Client
+	seed seed
+}
+
 // clients send at the same time. Well above the 50 requests that are to be in flight at a kill.
 const clients = 96
+
+// longestHangUp is about what an answer takes under this load.
+const longestHangUp = 100 * time.Millisecond
 
 // patience is how long a client repeats a request after the load has ended.
 const patience = 30 * time.Second
 
-func newLoad(dir, url string, s seed) (*load, error) {
-	h, err := openHistory(filepath.Join(dir, "history.jsonl"), s.ClientID)
+func newLoad(dir, url string, seeds []seed) (*load, error) {
+	h, err := openHistory(filepath.Join(dir, "history.jsonl"))
 	if err != nil {
 		return nil, err
 	}
-	l := &load{seed: s, history: h, first: make(chan struct{})}
+	l := &load{history: h, first: make(chan struct{})}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 2 * clients // each keeps its connection, duplicates included
-	l.client = &client.Client{
-		URL: url, Token: s.Token, Attempted: h.add,
-		HTTP: &http.Client{Timeout: 20 * time.Second, Transport: counting{transport, &l.inFlight}},
+	for _, s := range seeds {
+		l.shops = append(l.shops, shop{seed: s, Client: &client.Client{
+			URL: url, Token: s.Token, Attempted: func(a client.Attempt) { h.add(s.ClientID, a) },
+			HTTP: &http.Client{Timeout: 20 * time.Second, Transport: counting{transport, &l.inFlight}},
+		}})
 	}
 	return l, nil
 }
@@ -74,7 +84,7 @@ func (l *load) run(soft, hard context.Context, rate int) {
 	}()
 	var wg sync.WaitGroup
 	for n := range clients {
-		c := caller{load: l, name: n}
+		c := caller{load: l, shop: l.shops[n%len(l.shops)], name: n / len(l.shops)}
 		wg.Go(func() {
 			for range tickets {
 				c.next(seeing)
@@ -116,6 +126,7 @@ func issue(ctx context.Context, tickets chan<- struct{}, rate int) {
 // caller is one client, and what it remembers of its earlier requests.
 type caller struct {
 	load    *load
+	shop    shop
 	name    int
 	sent    int
 	earlier []order // the last few that were answered
@@ -145,7 +156,7 @@ func (c *caller) next(ctx context.Context) {
 		if kind < 5 {
 			o.AmountMinor++ // a key used for another payment: refused, and nothing moves
 		}
-		c.load.post(ctx, o)
+		c.post(ctx, o)
 		return
 	}
 	o := c.order()
@@ -154,23 +165,27 @@ func (c *caller) next(ctx context.Context) {
 		o.AmountMinor = tooMuch // declined
 	case kind < 20:
 		o.DestinationAccount = uuid.New() // no such account
-	case kind < 25: // the same payment three times at once, and another one under its key: one of them is made
+	case kind < 25: // hangs up, often between COMMIT and the answer, and asks again below
+		impatient, hangUp := context.WithTimeout(ctx, rand.N(longestHangUp))
+		_, _ = c.shop.Post(impatient, "/api/v1/payments", o.key, o.payment)
+		hangUp()
+	case kind < 30: // the same payment three times at once, and another one under its key: one of them is made
 		var wg sync.WaitGroup
 		defer wg.Wait()
 		other := o
 		other.AmountMinor++
 		for _, o := range []order{o, o, other} {
-			wg.Go(func() { c.load.post(ctx, o) })
+			wg.Go(func() { c.post(ctx, o) })
 		}
 	}
-	if c.load.post(ctx, o) {
+	if c.post(ctx, o) {
 		c.earlier = append(c.earlier[max(0, len(c.earlier)-31):], o)
 	}
 }
 
 func (c *caller) order() order {
 	c.sent++
-	all := c.load.seed.Accounts
+	all := c.shop.seed.Accounts
 	from := rand.IntN(len(all))
 	to := (from + 1 + rand.IntN(len(all)-1)) % len(all)
 	return order{
@@ -180,13 +195,13 @@ func (c *caller) order() order {
 }
 
 // post sends a payment until its outcome is known, and says whether it is.
-func (l *load) post(ctx context.Context, o order) bool {
-	a, err := l.client.Post(ctx, "/api/v1/payments", o.key, o.payment)
+func (c *caller) post(ctx context.Context, o order) bool {
+	a, err := c.shop.Post(ctx, "/api/v1/payments", o.key, o.payment)
 	if err == nil && a.Status == http.StatusCreated {
-		l.once.Do(func() { close(l.first) })
+		c.load.once.Do(func() { close(c.load.first) })
 	}
 	if err != nil {
-		l.history.unknown.Add(1)
+		c.load.history.unknown.Add(1)
 	}
 	return err == nil
 }

@@ -5,14 +5,17 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/oncepay/oncepay/internal/child"
 	"github.com/oncepay/oncepay/internal/embedded"
@@ -91,7 +94,7 @@ func (l *local) start(ctx context.Context, program string) error {
 	case "api":
 		env = []string{"DATABASE_URL=" + l.as("api_write"), "DATABASE_READ_URL=" + l.as("api_read"), "HTTP_ADDR=" + l.address}
 	default:
-		env = []string{"DATABASE_URL=" + l.as(program), "KAFKA_BROKERS=" + strings.Join(l.brokers(), ",")}
+		env = []string{"RELAY_BATCH=" + strconv.Itoa(l.batch()), "DATABASE_URL=" + l.as(program), "KAFKA_BROKERS=" + strings.Join(l.brokers(), ",")}
 	}
 	p, err := child.Start(ctx, l.dir, program, env...)
 	if err != nil {
@@ -112,16 +115,38 @@ func (l *local) start(ctx context.Context, program string) error {
 	return nil
 }
 
-func (l *local) kill(_ context.Context, program string) error {
+// kill lets a relay die with a batch at the broker, and a consumer with effects that are committed and offsets that are not. Whether the
+// broker then does what it was asked or not, nobody can know.
+func (l *local) kill(ctx context.Context, program string) error {
 	l.mu.Lock()
 	p := l.running[program]
 	l.mu.Unlock()
 	if p == nil || !l.forget(program, p) {
 		return fmt.Errorf("kill %s: it does not run", program)
 	}
-	p.Kill()
-	return nil
+	request, catch := map[string]kmsg.Key{"relay": kmsg.Produce, "consumer": kmsg.OffsetCommit}[program]
+	if !catch {
+		p.Kill()
+		return nil
+	}
+	dead := make(chan struct{})
+	l.kafka.Catch(request, func() (drop bool) {
+		defer close(dead)
+		p.Kill()
+		return rand.N(2) == 0
+	})
+	select {
+	case <-dead:
+		return nil
+	case <-time.After(catchMax):
+		return fmt.Errorf("kill %s: it had nothing to do for %s", program, catchMax)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
+
+// catchMax is more than a relay or consumer rests between two batches under any load.
+const catchMax = 10 * time.Second
 
 // forget says whether p was the one that ran.
 func (l *local) forget(program string, p *child.Process) bool {
@@ -174,3 +199,4 @@ func (l *local) url() string           { return "http://" + l.address }
 func (l *local) owner() string         { return l.as("postgres") }
 func (l *local) as(role string) string { return l.postgres.URL(role, database) }
 func (l *local) brokers() []string     { return l.kafka.Brokers() }
+func (l *local) batch() int            { return 100 } // small, so that what is sent again is seen

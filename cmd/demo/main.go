@@ -11,10 +11,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/oncepay/oncepay/internal/invariant"
 )
 
 func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr)) }
@@ -43,7 +46,7 @@ type options struct {
 	rate    int
 	length  time.Duration
 	kill    bool
-	check   bool
+	check   bool // -check
 	compose bool
 }
 
@@ -110,7 +113,7 @@ func parse(args []string, stdout io.Writer) (o options, done bool, err error) {
 // interrupts returns a context that ends with the first Ctrl-C, and one that ends with the second.
 func interrupts(ctx context.Context) (soft, hard context.Context, stop func()) {
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE) // the latter: who read our lines is gone
 	soft, first := context.WithCancel(ctx)
 	hard, second := context.WithCancel(context.WithoutCancel(ctx))
 	go func() {
@@ -133,9 +136,11 @@ type demo struct {
 	out io.Writer
 
 	stack   stack
-	seed    seed // the client that pays
-	visitor seed // whose credential the curl lines have
+	shops   [2]seed          // the clients that pay
+	visitor seed             // whose credential the curl lines have
+	before  invariant.Report // only what was counted, not what was wrong
 	kills   []kill
+	counted bool
 	verdict verdict
 }
 
@@ -146,7 +151,7 @@ func (d *demo) run(soft, hard context.Context) (err error) {
 		return fmt.Errorf("make a directory: %w", err)
 	}
 	defer func() {
-		if err != nil && d.verdict.Payments > 0 { // what went wrong is to be looked at
+		if wrong := err != nil && (soft.Err() == nil || d.counted); wrong && keepLogs(dir) {
 			err = fmt.Errorf("%w\nlogs and history are kept in %s", err, dir)
 			return
 		}
@@ -169,16 +174,35 @@ func (d *demo) run(soft, hard context.Context) (err error) {
 		return err
 	}
 	defer view.close()
-	load, err := newLoad(dir, d.stack.url(), d.seed)
+	load, err := newLoad(dir, d.stack.url(), d.shops[:])
 	if err != nil {
 		return err
 	}
 	defer load.history.close()
+	if d.compose {
+		if err := d.lookBefore(soft, view); err != nil {
+			return err
+		}
+	}
 
 	if err := d.show(soft, hard, load, view); err != nil {
 		return err
 	}
 	return d.count(hard, load, view)
+}
+
+// keepLogs leaves what tells of a run that went wrong in dir, and says whether there is any.
+func keepLogs(dir string) bool {
+	files, _ := os.ReadDir(dir) // what cannot be read cannot be kept
+	kept := false
+	for _, f := range files {
+		if ext := filepath.Ext(f.Name()); ext == ".log" || ext == ".jsonl" {
+			kept = true
+			continue
+		}
+		_ = os.RemoveAll(filepath.Join(dir, f.Name())) // a program: it can be built again
+	}
+	return kept
 }
 
 func (d *demo) say(format string, args ...any) {

@@ -17,17 +17,27 @@ func (d *demo) show(soft, hard context.Context, l *load, v view) error {
 		sending, stop = context.WithTimeout(sending, d.length)
 		defer stop()
 	}
-	sent, killed := make(chan struct{}), make(chan error, 1)
+	// What cannot be started again is not waited for.
+	hard, giveUp := context.WithCancel(hard)
+	defer giveUp()
+	sent, moved, killed := make(chan struct{}), make(chan error, 1), make(chan error, 1)
 	go func() {
 		defer close(sent)
 		l.run(sending, hard, d.rate)
 	}()
+	go func() { moved <- moveParcels(sending, hard, d.stack) }()
 	go func() { killed <- d.killInTurn(sending, hard, l) }()
 
 	err := d.watch(sending, hard, l, v, killed)
 	stop()
+	if err != nil {
+		giveUp()
+	}
 	<-sent
-	err = errors.Join(err, <-killed) // a program that was killed is running again
+	killErr, moveErr := <-killed, <-moved // a program that was killed is running again
+	if err == nil {
+		err = errors.Join(killErr, moveErr)
+	}
 	if err == nil && d.check && soft.Err() != nil {
 		err = errors.New("interrupted before each program was killed once")
 	}
@@ -36,13 +46,14 @@ func (d *demo) show(soft, hard context.Context, l *load, v view) error {
 
 // watch returns when soft ends, when a program has failed, and when all kills of -check are done.
 func (d *demo) watch(soft, hard context.Context, l *load, v view, killed chan error) error {
-	line := time.NewTicker(time.Second)
+	line := time.NewTimer(time.Second)
 	defer line.Stop()
 	first := l.first
 	before, err := v.count(hard)
 	if err != nil {
 		return err
 	}
+	at := time.Now()
 	for {
 		select {
 		case <-soft.Done():
@@ -62,13 +73,16 @@ func (d *demo) watch(soft, hard context.Context, l *load, v view, killed chan er
 				d.printCurl()
 			}
 		case <-line.C:
+			began := time.Now()
 			c, err := v.count(hard)
 			if err != nil {
 				return err
 			}
-			d.say("%5d payments/s  %d in all, %d replays, %d refused  backlog %d  lag %d  consumed %d",
-				c.payments-before.payments, c.payments, l.history.replays.Load(), l.history.refused.Load(), c.backlog, c.lag(), c.consumed)
-			before = c
+			rate := float64(c.payments-before.payments) / began.Sub(at).Seconds()
+			d.say("%5.0f payments/s  %d in all, %d replays, %d refused  backlog %d  lag %d  consumed %d",
+				rate, c.payments, l.history.replays.Load(), l.history.refused.Load(), c.backlog, c.lag(), c.consumed)
+			before, at = c, began
+			line.Reset(max(time.Second, 20*time.Since(began))) // to watch must not slow down what is watched
 		}
 	}
 }
@@ -93,7 +107,12 @@ Its repeat: the same answer, Idempotent-Replayed: true (201):
 The same key with another amount (422):
 %s
 
+Or by hand, in this folder (oncepay -h explains it):
+export DATABASE_URL='%s' ONCEPAY_URL=%s ONCEPAY_TOKEN=%s
+go run ./cmd/oncepay key my-first
+go run ./cmd/oncepay outbox
+
 Ctrl-C stops the requests and counts.
 
-`, curl(2500), curl(2500), curl(9900))
+`, curl(2500), curl(2500), curl(9900), d.stack.owner(), d.stack.url(), d.visitor.Token)
 }

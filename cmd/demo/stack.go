@@ -14,7 +14,7 @@ import (
 type stack interface {
 	// open starts everything, or finds it running.
 	open(ctx context.Context) error
-	// kill ends a program as a crash would; start runs it again and returns when it serves.
+	// kill ends a program as a crash would, if it can in the middle of its work; start runs it again and returns when it serves.
 	kill(ctx context.Context, program string) error
 	start(ctx context.Context, program string) error
 	// failed delivers what became of a program that ended although nobody killed it.
@@ -26,7 +26,11 @@ type stack interface {
 	url() string   // the API's
 	owner() string // the database, as the schema's owner
 	brokers() []string
+	batch() int // RELAY_BATCH: what a killed relay may send again, at most
 }
+
+// topicPrefix is TOPIC_PREFIX's default.
+const topicPrefix = "oncepay."
 
 // programs, in the order in which they are killed.
 var programs = []string{"api", "relay", "consumer"}
@@ -46,11 +50,10 @@ const (
 	funds    = "100000000"
 )
 
-// prepare makes two clients of one tenant: one for the demo's own requests, all of which are counted, and one for the
-// visitor's.
+// prepare makes clients of one tenant: two for the demo's own requests, all of which are counted, and one for the visitor's.
 func (d *demo) prepare(ctx context.Context) error {
 	run := uuid.NewString()[:8] // in Compose an earlier demo's client is there still
-	for name, s := range map[string]*seed{"shop-" + run: &d.seed, "visitor-" + run: &d.visitor} {
+	for name, s := range map[string]*seed{"shop-" + run: &d.shops[0], "other-shop-" + run: &d.shops[1], "visitor-" + run: &d.visitor} {
 		out, err := d.stack.oncepay(ctx, "seed", "-tenant", "demo", "-client", name, "-currency", "USD", "-accounts", accounts, "-fund", funds, "-json")
 		if err != nil {
 			return err
@@ -62,7 +65,7 @@ func (d *demo) prepare(ctx context.Context) error {
 			return errors.New("oncepay seed printed no token or no accounts")
 		}
 	}
-	d.say("a client and %s accounts with 1,000,000.00 USD each are there", accounts)
+	d.say("clients and %s accounts with 1,000,000.00 USD each are there", accounts)
 	return nil
 }
 

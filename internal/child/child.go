@@ -31,6 +31,8 @@ func Build(ctx context.Context, dir string, flags []string, programs ...string) 
 		args = append(args, "./cmd/"+p)
 	}
 	cmd := exec.CommandContext(ctx, "go", args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it has a directory to remove
+	cmd.WaitDelay = 5 * time.Second
 	cmd.Dir = root
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the programs: %w\n%s", err, bytes.TrimSpace(out))
@@ -46,6 +48,7 @@ type Process struct {
 	Ended chan struct{} // closed when it has ended
 
 	cmd  *exec.Cmd
+	log  int64 // where in its log this process began
 	once sync.Once
 }
 
@@ -63,6 +66,9 @@ func Start(ctx context.Context, dir, name string, env ...string) (*Process, erro
 		return nil, fmt.Errorf("open log of %s: %w", name, err)
 	}
 	p := &Process{Name: name, cmd: exec.Command(filepath.Join(dir, name)), Ended: make(chan struct{})}
+	if p.log, err = log.Seek(0, io.SeekEnd); err != nil {
+		return nil, errors.Join(fmt.Errorf("read log of %s: %w", name, err), log.Close())
+	}
 	p.cmd.Env = append([]string{"ADMIN_ADDR=127.0.0.1:0"}, env...)
 	// A group of its own: a terminal's Ctrl-C reaches us alone, and we stop the programs in order.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -124,7 +130,7 @@ func (p *Process) Pid() int { return p.cmd.Process.Pid }
 func (p *Process) Err() error {
 	<-p.Ended
 	text, _ := os.ReadFile(p.cmd.Path + ".log")
-	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	lines := strings.Split(strings.TrimSpace(string(text[min(p.log, int64(len(text))):])), "\n")
 	return fmt.Errorf("%s ended (%v):\n%s", p.Name, p.cmd.ProcessState, strings.Join(lines[max(0, len(lines)-10):], "\n"))
 }
 

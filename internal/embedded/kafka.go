@@ -2,10 +2,12 @@ package embedded
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime/debug"
 
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // KafkaOptions are all optional.
@@ -47,6 +49,20 @@ func (k *Kafka) Origin() string {
 	}
 	return "kfake in this process"
 }
+
+// Catch calls then with the next request of that key in hand: it was received and nothing was done with it. Afterwards it is done; or
+// dropped, as by a broker that died, if then says so.
+func (k *Kafka) Catch(key kmsg.Key, then func() (drop bool)) {
+	k.cluster.ControlKey(key.Int16(), func(kmsg.Request) (kmsg.Response, error, bool) {
+		k.cluster.DropControl()
+		if then() {
+			return nil, errDropped, true
+		}
+		return nil, nil, false
+	})
+}
+
+var errDropped = errors.New("dropped")
 
 // Stop closes all connections and writes down what Dir is to keep.
 func (k *Kafka) Stop() { k.cluster.Close() }

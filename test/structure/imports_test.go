@@ -55,7 +55,7 @@ var table = map[string]rule{
 	"cmd/consumer":       {[]string{"internal/*", "migrations"}, nil},
 	"cmd/migrate":        {[]string{"internal/*", "migrations"}, nil},
 	"cmd/oncepay":        {[]string{"internal/*", "migrations"}, []string{pgx, uuid}},
-	"cmd/demo":           {[]string{"internal/*", "migrations"}, []string{pgx, uuid}},
+	"cmd/demo":           {[]string{"internal/*", "migrations"}, nil},
 	"tools/record":       {nil, []string{}},
 	"test/servers":       {[]string{"internal/testenv", "internal/embedded"}, nil},
 	"test/structure":     {nil, nil},

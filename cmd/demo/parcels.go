@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/oncepay/oncepay/internal/outbox"
+)
+
+// A payment has one event, so there is no order that a relay could get wrong. Parcels have many: another service that writes into
+// the same outbox, and takes its time before it commits, so that its events become visible behind those with higher ids.
+const (
+	parcels     = "parcels" // aggregate type
+	carriers    = 4         // each has parcels of its own, so the order of its transactions is the order of their events
+	eachCarries = 3
+	moves       = 3 // events in one transaction
+)
+
+// moveParcels writes events of parcels until soft ends.
+func moveParcels(soft, hard context.Context, s stack) error {
+	if err := makeTopic(hard, s.brokers(), topicPrefix+parcels); err != nil {
+		return err
+	}
+	g, hard := errgroup.WithContext(hard)
+	for range carriers {
+		g.Go(func() error { return carry(soft, hard, s.owner()) })
+	}
+	return g.Wait()
+}
+
+func makeTopic(ctx context.Context, brokers []string, name string) error {
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...))
+	if err != nil {
+		return fmt.Errorf("make topic %s: %w", name, err)
+	}
+	defer client.Close()
+	admin := kadm.NewClient(client)
+	if there, err := admin.ListTopics(ctx, name); err == nil && there.Has(name) {
+		return nil // an earlier demo made it
+	}
+	made, err := admin.CreateTopic(ctx, 12, -1, nil, name)
+	if err == nil {
+		err = made.Err
+	}
+	if err != nil {
+		return fmt.Errorf("make topic %s: %w", name, err)
+	}
+	return nil
+}
+
+func carry(soft, hard context.Context, url string) error {
+	conn, err := pgx.Connect(hard, url)
+	if err != nil {
+		return fmt.Errorf("connect to the database: %w", err)
+	}
+	defer conn.Close(context.WithoutCancel(hard))
+	var ids [eachCarries]string
+	for i := range ids {
+		ids[i] = uuid.NewString()
+	}
+	for n := 0; soft.Err() == nil; n++ {
+		version := int64(n/eachCarries)*moves + 1
+		err := pgx.BeginFunc(hard, conn, func(tx pgx.Tx) error {
+			var events []outbox.Event
+			for v := range int64(moves) {
+				events = append(events, outbox.Event{
+					ID: uuid.Must(uuid.NewV7()), AggregateType: parcels, AggregateID: ids[n%eachCarries], AggregateVersion: version + v,
+					Type: "parcel.moved", Payload: []byte(`{}`),
+				})
+			}
+			err := outbox.Append(hard, tx, events)
+			pause(hard, rand.N(50*time.Millisecond)) // the others go on meanwhile
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("move a parcel: %w", err)
+		}
+		pause(hard, rand.N(50*time.Millisecond))
+	}
+	return nil
+}
+
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

@@ -1,0 +1,91 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/oncepay/oncepay/internal/invariant"
+)
+
+// verdict is the last line of -check.
+type verdict struct {
+	OK                bool    `json:"ok"`
+	Payments          int64   `json:"payments"`
+	Replays           int64   `json:"replays"`
+	MismatchesRefused int64   `json:"mismatches_refused"`
+	Declined          int64   `json:"declined"`
+	Events            int64   `json:"events"`
+	Lost              int64   `json:"lost"`               // payments that were acknowledged, events and effects
+	DuplicatedEffects int64   `json:"duplicated_effects"` // keys that paid twice, statements that differ from the ledger
+	OutOfOrder        int64   `json:"out_of_order"`
+	Unbalanced        int64   `json:"unbalanced"` // payments and accounts
+	Kills             int     `json:"kills"`
+	Seconds           float64 `json:"seconds"`
+
+	Wrong map[string]int64 `json:"wrong,omitempty"` // each line that is not clean, by its name in the table
+}
+
+func (d *demo) killed(program string) (n int) {
+	for _, k := range d.kills {
+		if k.program == program {
+			n++
+		}
+	}
+	return n
+}
+
+func (d *demo) judge(r invariant.Report) verdict {
+	wrong := func(names ...string) (n int64) {
+		for _, name := range names {
+			n += r.Line(name).Wrong
+		}
+		return n
+	}
+	return verdict{
+		Payments: r.Payments, Replays: r.Replays, MismatchesRefused: r.MismatchesRefused, Declined: r.Declined, Events: r.Events,
+		Lost:              wrong(invariant.AcknowledgedMissing, invariant.EventsMissing, invariant.EventsLost, invariant.EffectsLost),
+		DuplicatedEffects: wrong(invariant.KeysTwice, invariant.StatementsWrong),
+		OutOfOrder:        wrong(invariant.EventsOutOfOrder),
+		Unbalanced:        wrong(invariant.PaymentsUnbalanced, invariant.BalancesWrong),
+		Kills:             len(d.kills),
+		Wrong:             r.Wrong(),
+	}
+}
+
+// objections says why the run does not count as good: something is wrong, or it would not have been seen.
+func (d *demo) objections(r invariant.Report, h *history) error {
+	var errs []error
+	object := func(when bool, format string, args ...any) {
+		if when {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	object(!r.OK(), "the count is not clean: see the lines marked WRONG")
+	object(h.unknown.Load() > 0, "%d requests never had an answer", h.unknown.Load())
+	if !d.check {
+		return errors.Join(errs...)
+	}
+	for _, p := range programs {
+		object(d.killed(p) != 1, "%s was killed %d times, not once", p, d.killed(p))
+	}
+	for _, k := range d.kills {
+		object(k.inFlight < leastInFlight, "only %d requests were in flight when %s was killed: %d make it a test", k.inFlight, k.program, leastInFlight)
+	}
+	for _, line := range r.Lines {
+		object(line.Of == 0, "%q looked at nothing", line.Name)
+	}
+	for _, saw := range []struct {
+		what string
+		n    int64
+	}{
+		{"payment", r.Payments},
+		{"event", r.Events},
+		{"replay", r.Replays},
+		{"refusal of a reused key", r.MismatchesRefused},
+		{"declined payment", r.Declined},
+		{"request that was cut off after its COMMIT and found by its repeat", r.Recovered},
+	} {
+		object(saw.n == 0, "there was no %s: nothing was shown", saw.what)
+	}
+	return errors.Join(errs...)
+}
