@@ -47,8 +47,8 @@
 //
 // # To copy it
 //
-// Take this folder and migrations/00002_idempotency.sql. Set OnNotice in the configuration of the pool if the database has a
-// synchronous standby. Call KeepPartitions every
-// few minutes. Handler in handler.go is a start for a net/http service; Run is the same for one request of any kind. What you
+// Take this folder without its tests, and migrations/00002_idempotency.sql (by goose, or its part above "+goose Down"). Set
+// OnNotice in the configuration of the pool if the database has a synchronous standby. Call KeepPartitions every few
+// minutes. Handler in handler.go is a start for a net/http service; Run is the same for one request of any kind. What you
 // will want to edit is NewFingerprint.
 package idempotency

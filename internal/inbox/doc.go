@@ -37,7 +37,7 @@
 //
 // # To copy it
 //
-// Take this folder and migrations/00005_inbox.sql. Write a handler: it gets a transaction and new events, and writes with
-// that transaction only. kafka.go alone knows Kafka: what you will want to edit (TLS, SASL) is there. If you have a consumer
+// Take this folder without its tests, and migrations/00005_inbox.sql (by goose, or its part above "+goose Down"). Write a
+// handler: it gets a transaction and new events, and writes with that transaction only. kafka.go alone knows Kafka: what you will want to edit (TLS, SASL) is there. If you have a consumer
 // loop already, Once in the handler's transaction, with offsets committed after it, is all you need.
 package inbox

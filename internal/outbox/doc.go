@@ -38,7 +38,7 @@
 //
 // # To copy it
 //
-// Take this folder and migrations/00003_outbox.sql; create the event's row in the transaction of the change, by Append or
-// by an INSERT of aggregate_type, aggregate_id, event_type and payload. Run a Relay, and call KeepPartitions every few
-// minutes. kafka.go alone knows Kafka: what you will want to edit (TLS, SASL) is there.
+// Take this folder without its tests, and migrations/00003_outbox.sql (by goose, or its part above "+goose Down"); create the
+// event's row in the transaction of the change, by Append or by an INSERT of aggregate_type, aggregate_id, event_type and
+// payload. Run a Relay, and call KeepPartitions every few minutes. kafka.go alone knows Kafka: what you will want to edit (TLS, SASL) is there.
 package outbox

@@ -6,6 +6,7 @@ import (
 	"html"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // The terminal, in characters and pixels.
@@ -67,6 +68,11 @@ func wrap(lines []line) []line {
 	for _, l := range lines {
 		for text := []rune(l.text); ; {
 			n := min(len(text), columns)
+			if n < len(text) { // behind a word, or a member of an object
+				if at := strings.LastIndexAny(string(text[:n]), " ,"); at > 0 {
+					n = utf8.RuneCountInString(string(text[:n])[:at+1])
+				}
+			}
 			wrapped = append(wrapped, line{string(text[:n]), l.at})
 			if text = text[n:]; len(text) == 0 {
 				break
