@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -18,7 +17,7 @@ SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::smallint[], $5::byt
 // in their Response; after COMMIT, and not before, it may send them. It costs one statement.
 func Store(ctx context.Context, tx pgx.Tx, rs []Request, as []Answer) error {
 	var (
-		tenants, clients                              []uuid.UUID
+		tenants, clients                              [][16]byte
 		keys, requestIDs, contentTypes, locationsList []string
 		versions, statuses                            []int16
 		fingerprints, bodies                          [][]byte

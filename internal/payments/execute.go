@@ -103,7 +103,7 @@ func (b *books) of(r Request, id uuid.UUID) *account {
 func load(ctx context.Context, tx pgx.Tx, rs []Request) (*books, error) {
 	b := &books{accounts: map[uuid.UUID]*account{}, systems: map[system]bool{}, touched: map[uuid.UUID]*account{}}
 	var wanted []accountKey
-	var systemTenants []uuid.UUID
+	var systemTenants [][16]byte
 	var systemCurrencies []string
 	for _, r := range rs {
 		switch c := r.Command.(type) {
@@ -125,14 +125,14 @@ func load(ctx context.Context, tx pgx.Tx, rs []Request) (*books, error) {
 
 	var batch pgx.Batch
 	if len(wanted) > 0 {
-		ids, tenants := make([]uuid.UUID, len(wanted)), make([]uuid.UUID, len(wanted))
+		ids, tenants := make([][16]byte, len(wanted)), make([][16]byte, len(wanted))
 		for i, w := range wanted {
 			ids[i], tenants[i] = w.id, w.tenant
 		}
 		batch.Queue(lockAccounts, ids, tenants).Query(func(rows pgx.Rows) error {
 			for rows.Next() {
 				a := &account{}
-				if err := rows.Scan(&a.ID, &a.tenantID, &a.Kind, &a.Currency, &a.BalanceMinor, &a.entryCount); err != nil {
+				if err := rows.Scan((*[16]byte)(&a.ID), (*[16]byte)(&a.tenantID), (*string)(&a.Kind), &a.Currency, &a.BalanceMinor, &a.entryCount); err != nil {
 					return err
 				}
 				b.accounts[a.ID] = a

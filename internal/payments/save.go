@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -63,14 +62,16 @@ func (b *books) save(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
+// Arrays are of [16]byte and string, not of uuid.UUID and our own types: pgx encodes those by way of driver.Valuer and text,
+// or by reflection (measured: 2.7 µs against 0.13 µs a value).
 func (b *books) queueAccounts(batch *pgx.Batch) {
 	n := len(b.opened)
-	ids, tenants := make([]uuid.UUID, n), make([]uuid.UUID, n)
-	kinds, currencies, names := make([]Kind, n), make([]string, n), make([]string, n)
+	ids, tenants := make([][16]byte, n), make([][16]byte, n)
+	kinds, currencies, names := make([]string, n), make([]string, n), make([]string, n)
 	createdAt := make([]time.Time, n)
 	for i, a := range b.opened {
 		ids[i], tenants[i] = a.ID, a.tenantID
-		kinds[i], currencies[i], names[i] = a.Kind, a.Currency, a.Name
+		kinds[i], currencies[i], names[i] = string(a.Kind), a.Currency, a.Name
 		createdAt[i] = a.CreatedAt
 	}
 	batch.Queue(insertAccounts, ids, tenants, kinds, currencies, names, createdAt)
@@ -78,9 +79,9 @@ func (b *books) queueAccounts(batch *pgx.Batch) {
 
 func (b *books) queuePayments(batch *pgx.Batch) error {
 	n := len(b.paid)
-	ids, tenants, clients := make([]uuid.UUID, n), make([]uuid.UUID, n), make([]uuid.UUID, n)
-	sources, destinations := make([]uuid.UUID, n), make([]uuid.UUID, n)
-	statuses, declines := make([]Status, n), make([]Code, n)
+	ids, tenants, clients := make([][16]byte, n), make([][16]byte, n), make([][16]byte, n)
+	sources, destinations := make([][16]byte, n), make([][16]byte, n)
+	statuses, declines := make([]string, n), make([]string, n)
 	amounts, currencies := make([]int64, n), make([]string, n)
 	descriptions, references, metadata := make([]string, n), make([]string, n), make([][]byte, n)
 	processedAt := make([]time.Time, n)
@@ -90,7 +91,7 @@ func (b *books) queuePayments(batch *pgx.Batch) error {
 		r := &b.payers[i]
 		ids[i], tenants[i], clients[i] = p.ID, r.TenantID, r.ClientID
 		sources[i], destinations[i] = p.SourceAccount, p.DestinationAccount
-		statuses[i], declines[i] = p.Status, p.DeclineCode
+		statuses[i], declines[i] = string(p.Status), string(p.DeclineCode)
 		amounts[i], currencies[i] = p.AmountMinor, p.Currency
 		descriptions[i], references[i] = p.Description, p.ClientReference
 		metadata[i] = []byte("{}")
@@ -111,8 +112,8 @@ func (b *books) queuePayments(batch *pgx.Batch) error {
 
 func (b *books) queueEntries(batch *pgx.Batch) {
 	n := len(b.entries)
-	accounts, numbers := make([]uuid.UUID, n), make([]int64, n)
-	ids, payments, currencies := make([]uuid.UUID, n), make([]uuid.UUID, n), make([]string, n)
+	accounts, numbers := make([][16]byte, n), make([]int64, n)
+	ids, payments, currencies := make([][16]byte, n), make([][16]byte, n), make([]string, n)
 	amounts, balances, createdAt := make([]int64, n), make([]int64, n), make([]time.Time, n)
 	for i, e := range b.entries {
 		accounts[i], numbers[i] = e.accountID, e.number
@@ -123,7 +124,7 @@ func (b *books) queueEntries(batch *pgx.Batch) {
 }
 
 func (b *books) queueBalances(batch *pgx.Batch) {
-	ids := make([]uuid.UUID, 0, len(b.touched))
+	ids := make([][16]byte, 0, len(b.touched))
 	balances, counts := make([]int64, 0, len(b.touched)), make([]int64, 0, len(b.touched))
 	for _, a := range b.touched {
 		ids, balances, counts = append(ids, a.ID), append(balances, a.BalanceMinor), append(counts, a.entryCount)

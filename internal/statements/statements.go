@@ -126,7 +126,7 @@ func add(ctx context.Context, tx pgx.Tx, lines []line) error {
 	}
 	lines = merge(lines)
 	n := len(lines)
-	accounts, days, currencies := make([]uuid.UUID, n), make([]time.Time, n), make([]string, n)
+	accounts, days, currencies := make([][16]byte, n), make([]time.Time, n), make([]string, n)
 	payments, debits, credits := make([]int64, n), make([]int64, n), make([]int64, n)
 	for i, l := range lines {
 		accounts[i], days[i], currencies[i] = l.account, l.day, l.currency
