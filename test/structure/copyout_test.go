@@ -23,6 +23,7 @@ var copyable = map[string]string{
 	"outbox":      "00003_outbox.sql",
 	"inbox":       "00005_inbox.sql",
 	"client":      "",
+	"groupcommit": "",
 }
 
 func TestACopyableFolderCompilesUnchangedInAnEmptyModule(t *testing.T) {

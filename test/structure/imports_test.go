@@ -35,8 +35,9 @@ var table = map[string]rule{
 	"internal/credentials": {nil, []string{pgx, uuid}},
 	"internal/payments":    {[]string{"internal/idempotency", "internal/outbox"}, []string{pgx, uuid}},
 	"internal/statements":  {[]string{"internal/inbox"}, []string{pgx, uuid}},
+	"internal/groupcommit": {nil, []string{}},
 	"internal/httpapi": {
-		[]string{"internal/payments", "internal/idempotency", "internal/credentials", "api"},
+		[]string{"internal/payments", "internal/idempotency", "internal/groupcommit", "internal/credentials", "api"},
 		[]string{pgx, uuid, "github.com/go-chi/chi/v5"},
 	},
 	"internal/config":    {nil, []string{pgx}},
@@ -57,6 +58,8 @@ var table = map[string]rule{
 	"cmd/oncepay":        {[]string{"internal/*", "migrations"}, []string{pgx, uuid}},
 	"cmd/demo":           {[]string{"internal/*", "migrations"}, nil},
 	"tools/record":       {nil, []string{}},
+	"tools/bench":        {[]string{"internal/*", "migrations"}, []string{pgx, uuid, "github.com/HdrHistogram/hdrhistogram-go"}},
+	"test/pgproxy":       {nil, []string{pgx}},
 	"test/servers":       {[]string{"internal/testenv", "internal/embedded"}, nil},
 	"test/structure":     {nil, nil},
 	"test/e2e":           {nil, nil},
@@ -66,8 +69,9 @@ var table = map[string]rule{
 // onlyFor lists packages that no other program than those named may contain.
 var onlyFor = map[string][]string{
 	"internal/testenv":   {"test/servers"},
-	"internal/embedded":  {"cmd/demo", "internal/testenv", "test/servers"},
-	"internal/child":     {"cmd/demo", "test/e2e"},
+	"internal/embedded":  {"cmd/demo", "tools/bench", "internal/testenv", "test/servers"},
+	"test/pgproxy":       {"test/e2e"},
+	"internal/child":     {"cmd/demo", "tools/bench", "test/e2e"},
 	"internal/invariant": {"cmd/demo", "test/e2e"},
 }
 
