@@ -1,0 +1,236 @@
+package payments_test
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/oncepay/oncepay/internal/groupcommit"
+	"github.com/oncepay/oncepay/internal/idempotency"
+	"github.com/oncepay/oncepay/internal/payments"
+	"github.com/oncepay/oncepay/internal/testenv"
+	"github.com/oncepay/oncepay/test/pgproxy"
+)
+
+// through makes b work through a proxy.
+func (b *bank) through(t *testing.T, fate func(conn, commit int) pgproxy.Fate) {
+	t.Helper()
+	proxy := pgproxy.Start(t, b.owner.Config().ConnString(), fate)
+	config := b.DB.(*pgxpool.Pool).Config()
+	proxy.Through(&config.ConnConfig.Config)
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	b.DB = pool
+}
+
+type group = groupcommit.Group[payments.Request, idempotency.Answer]
+
+// grouped commits until stop is called.
+func grouped(t *testing.T, commit func(context.Context, []payments.Request) ([]idempotency.Answer, error), o groupcommit.Options) (g *group, stop func()) {
+	t.Helper()
+	g = groupcommit.New(commit, o)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- g.Run(ctx) }()
+	stop = sync.OnceFunc(func() {
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(stop)
+	return g, stop
+}
+
+// The second COMMIT of every connection is lost, until there were so many: a thousand times it was done and nobody was told.
+func TestWhateverBecomesOfAThousandCommitsEveryPaymentIsMadeOnceAndItsCallerGetsItsFirstAnswer(t *testing.T) {
+	t.Parallel()
+	for fate, lose := range map[pgproxy.Fate]int64{pgproxy.LoseReply: 1000, pgproxy.LoseRequest: 250, pgproxy.Cut: 250} {
+		t.Run(fate.String(), func(t *testing.T) {
+			t.Parallel()
+			b := newBank(t, nil)
+			var accounts []uuid.UUID
+			for range 16 {
+				accounts = append(accounts, b.customer(t, 1_000_000))
+			}
+			setUp := count(t, b.owner, `SELECT count(*) FROM payments`)
+			var lost, transactions atomic.Int64
+			b.through(t, func(_, commit int) pgproxy.Fate {
+				transactions.Add(1)
+				if commit == 2 && lost.Add(1) <= lose {
+					return fate
+				}
+				return pgproxy.Pass
+			})
+			g, stop := grouped(t, b.Process, groupcommit.Options{})
+
+			ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
+			defer cancel()
+			var answers sync.Map // key → what the caller was told
+			var callers sync.WaitGroup
+			for n := range 32 {
+				random := rand.New(rand.NewPCG(uint64(n), 7))
+				callers.Go(func() {
+					for lost.Load() < lose && !t.Failed() {
+						from := random.IntN(len(accounts))
+						to := (from + 1 + random.IntN(len(accounts)-1)) % len(accounts)
+						r := b.pay(accounts[from], accounts[to], 1+random.Int64N(10))
+						a, err := g.Do(ctx, r)
+						if err != nil || a.State != idempotency.New || a.Response.Status != 201 || a.RequestID != r.RequestID {
+							t.Errorf("answered %s %d, %v", a.State, a.Response.Status, err)
+							return
+						}
+						answers.Store(r.Key, string(a.Response.Body))
+					}
+				})
+			}
+			callers.Wait()
+			stop()
+
+			rows, err := b.owner.Query(t.Context(), `SELECT p.idempotency_key, k.body FROM payments p JOIN idempotency_keys k ON k.key = p.idempotency_key`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var key string
+			var stored []byte
+			made := int64(0)
+			if _, err := pgx.ForEachRow(rows, []any{&key, &stored}, func() error {
+				if told, ours := answers.LoadAndDelete(key); ours {
+					if made++; told != string(stored) {
+						t.Errorf("told %s, stored %s", told, stored)
+					}
+				}
+				return nil
+			}); err != nil {
+				t.Fatal(err)
+			}
+			answers.Range(func(key, told any) bool {
+				t.Errorf("payment %s is lost: %s", key, told)
+				return true
+			})
+			if n := count(t, b.owner, `SELECT count(*) FROM payments`); n != made+setUp {
+				t.Errorf("%d payments were made for %d requests", n-setUp, made)
+			}
+			b.wantBalanced(t)
+			t.Logf("%d payments in %d transactions, of which %d lost their COMMIT", made, transactions.Load(), lose)
+		})
+	}
+}
+
+func TestWhileTheDatabaseStaysAwayTheOutcomeIsUnknownToTheWholeBatchAndARepeatFindsItOut(t *testing.T) {
+	t.Parallel()
+	for fate, found := range map[pgproxy.Fate]idempotency.State{pgproxy.LoseReply: idempotency.Replay, pgproxy.LoseRequest: idempotency.New} {
+		t.Run(fate.String(), func(t *testing.T) {
+			t.Parallel()
+			const callers = 10
+			b := newBank(t, nil)
+			to := b.customer(t, 0)
+			var away atomic.Bool
+			away.Store(true)
+			b.through(t, func(int, int) pgproxy.Fate {
+				if away.Load() {
+					return fate
+				}
+				return pgproxy.Pass
+			})
+			var mu sync.Mutex
+			var sizes []int
+			g, _ := grouped(t, b.Process, groupcommit.Options{Committers: 1, OnBatch: func(b groupcommit.Batch) {
+				mu.Lock()
+				defer mu.Unlock()
+				sizes = append(sizes, b.Size)
+			}})
+			var rs [callers]payments.Request
+			var all sync.WaitGroup
+			for i := range rs {
+				rs[i] = b.pay(b.system, to, 1)
+				all.Go(func() {
+					if a, err := g.Do(soon(t), rs[i]); !errors.Is(err, idempotency.ErrOutcomeUnknown) {
+						t.Errorf("answered %s %d, %v", a.State, a.Response.Status, err)
+					}
+				})
+			}
+			all.Wait()
+			if len(sizes) > 3 {
+				t.Errorf("commit was called for batches of %v: an unknown outcome is no member's fault", sizes)
+			}
+			away.Store(false)
+			for _, r := range rs {
+				all.Go(func() {
+					r.RequestID = uuid.NewString()
+					a, err := g.Do(soon(t), r)
+					if err != nil || a.State != found || a.Response.Status != 201 {
+						t.Errorf("the repeat: %s %d, %v", a.State, a.Response.Status, err)
+					}
+				})
+			}
+			all.Wait()
+			if balance := b.balance(t, to); balance != callers {
+				t.Errorf("%d were paid %d times", callers, balance)
+			}
+			b.wantBalanced(t)
+		})
+	}
+}
+
+func TestABatchCostsTheSameStatementsWhateverItsSize(t *testing.T) {
+	t.Parallel()
+	var counter statements
+	b := newBank(t, &counter)
+	from, to := b.customer(t, 1_000_000), b.customer(t, 0)
+	gate, costs := make(chan struct{}), map[int]int64{}
+	g, stop := grouped(t, func(ctx context.Context, rs []payments.Request) ([]idempotency.Answer, error) {
+		<-gate
+		before := counter.Load()
+		as, err := b.Process(ctx, rs)
+		costs[len(rs)] = counter.Load() - before
+		return as, err
+	}, groupcommit.Options{Committers: 1})
+	var callers sync.WaitGroup
+	send := func(n int) {
+		for range n {
+			callers.Go(func() {
+				if a, err := g.Do(soon(t), b.pay(from, to, 1)); err != nil || a.Response.Status != 201 {
+					t.Errorf("answered %d, %v", a.Response.Status, err)
+				}
+			})
+		}
+	}
+	send(1)
+	testenv.Eventually(t, 10*time.Second, waiting(g, 0)) // the committer has it
+	for _, n := range []int{10, 100} {
+		send(n)
+		testenv.Eventually(t, 10*time.Second, waiting(g, n))
+		gate <- struct{}{} // the one before goes on, and the next one is what piled up
+		testenv.Eventually(t, 10*time.Second, waiting(g, 0))
+	}
+	gate <- struct{}{}
+	callers.Wait()
+	stop()
+	// Begin, two to claim, one to load, three to save, the events, the responses, commit.
+	for _, size := range []int{1, 10, 100} {
+		if costs[size] != 10 {
+			t.Errorf("a batch of %d costs %d statements: %v", size, costs[size], costs)
+		}
+	}
+}
+
+func waiting(g *group, n int) func() error {
+	return func() error {
+		if got := g.Waiting(); got != n {
+			return errors.New("not as many are waiting")
+		}
+		return nil
+	}
+}

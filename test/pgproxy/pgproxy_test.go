@@ -1,0 +1,96 @@
+package pgproxy
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/oncepay/oncepay/internal/testenv"
+)
+
+func TestEachFateDoesWhatItSays(t *testing.T) {
+	t.Parallel()
+	for fate, want := range map[Fate]struct{ heard, done bool }{
+		Pass:        {true, true},
+		LoseReply:   {false, true},
+		LoseRequest: {false, false},
+		Cut:         {false, true}, // here at least: the server reads what was sent before the end
+		Stall:       {false, false},
+	} {
+		t.Run(fate.String(), func(t *testing.T) {
+			t.Parallel()
+			db := testenv.EmptyDatabase(t)
+			p := Start(t, db.URL, func(conn, commit int) Fate {
+				if conn == 1 && commit == 2 {
+					return fate
+				}
+				return Pass
+			})
+			conn, err := pgx.Connect(t.Context(), p.URL(db.URL))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close(context.Background())
+			write := func(sql string) error {
+				tx, err := conn.Begin(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				if _, err := tx.Exec(t.Context(), sql); err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				defer cancel()
+				return tx.Commit(ctx)
+			}
+			if err := write(`CREATE TABLE rows (n int)`); err != nil {
+				t.Fatal(err)
+			}
+			if err := write(`INSERT INTO rows VALUES (1)`); (err == nil) != want.heard {
+				t.Errorf("the client was told %v", err)
+			}
+			owner := db.Pool(t, "")
+			testenv.Eventually(t, 10*time.Second, func() error {
+				var n int
+				if err := owner.QueryRow(t.Context(), `SELECT count(*) FROM rows`).Scan(&n); err != nil {
+					return err
+				}
+				if (n == 1) != want.done {
+					return fmt.Errorf("%d rows", n)
+				}
+				return nil
+			})
+			if conn.IsClosed() == want.heard {
+				t.Error("the connection broke, or did not")
+			}
+		})
+	}
+}
+
+func TestAServerThatIsDownIsDownUntilItIsUp(t *testing.T) {
+	t.Parallel()
+	db := testenv.EmptyDatabase(t)
+	p := Start(t, db.URL, func(int, int) Fate { return Pass })
+	conn, err := pgx.Connect(t.Context(), p.URL(db.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.SetDown(true)
+	if err := conn.Ping(t.Context()); err == nil {
+		t.Error("a connection outlived its server")
+	}
+	if _, err := pgx.Connect(t.Context(), p.URL(db.URL)); err == nil {
+		t.Error("there was a connection to a server that is down")
+	}
+	p.SetDown(false)
+	conn, err = pgx.Connect(t.Context(), p.URL(db.URL))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
