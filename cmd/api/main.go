@@ -67,20 +67,17 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	processor := &payments.Processor{
 		DB: db.write, Retention: retention, Render: httpapi.Render, OnClaim: metrics.Claimed,
 	}
+	committing := newGroup(processor, cfg, metrics, log)
+	telemetry.WatchQueue(reg, committing.Waiting)
 	var draining atomic.Bool
 	watch := observer{metrics: metrics, log: log, plain: cfg.LogKeys == "plain"}
 	handler := httpapi.New(httpapi.Options{
-		Submit: func(ctx context.Context, r payments.Request) (idempotency.Answer, error) {
-			answers, err := processor.Process(ctx, []payments.Request{r})
-			if err != nil {
-				return idempotency.Answer{}, err
-			}
-			return answers[0], nil
-		},
+		Submit:      committing.Do,
 		Read:        db.read,
 		Credentials: credentials.NewVerifier(db.door, time.Now),
 		Retention:   retention,
 		RateLimit:   float64(cfg.RateLimit),
+		TenantMax:   cfg.TenantMax,
 		CursorKey:   []byte(cfg.CursorSecret),
 		Ready: func(ctx context.Context) error {
 			if draining.Load() {
@@ -104,7 +101,7 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	server := httpapi.Server(traced(handler))
 	log.InfoContext(ctx, "api started", "http_addr", listener.Addr().String(), "admin_addr", admin.Addr())
 	defer log.InfoContext(ctx, "api stopped")
-	return serve(ctx, server, listener, admin, func() {
+	return serve(ctx, server, listener, admin, committing.Run, func() {
 		draining.Store(true) // first say no to the load balancer, and give it time to hear
 		<-time.After(cfg.ShutdownDelay)
 	})

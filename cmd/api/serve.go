@@ -17,13 +17,14 @@ import (
 // that supervisors wait before they kill.
 const drainTimeout = 25 * time.Second
 
-// serve answers until ctx ends, calls drain, closes the listener and returns when what was in flight is answered. Metrics are
-// served to the very end: a drain is worth watching.
-func serve(ctx context.Context, server *http.Server, listener net.Listener, admin *telemetry.Admin, drain func()) error {
-	observed, stopObserving := context.WithCancel(context.WithoutCancel(ctx))
-	defer stopObserving()
+// serve answers until ctx ends, calls drain, closes the listener and returns when what was in flight is answered. Committers and
+// metrics go on to the very end: the former are what the answers wait for, and a drain is worth watching.
+func serve(ctx context.Context, server *http.Server, listener net.Listener, admin *telemetry.Admin, commit func(context.Context) error, drain func()) error {
+	last, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return admin.Run(observed) })
+	g.Go(func() error { return admin.Run(last) })
+	g.Go(func() error { return commit(last) })
 	g.Go(func() error {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve: %w", err)
@@ -32,7 +33,7 @@ func serve(ctx context.Context, server *http.Server, listener net.Listener, admi
 	})
 	g.Go(func() error {
 		<-ctx.Done()
-		defer stopObserving()
+		defer end()
 		drain()
 		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
 		defer cancel()

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/oncepay/oncepay/internal/credentials"
+	"github.com/oncepay/oncepay/internal/groupcommit"
 	"github.com/oncepay/oncepay/internal/idempotency"
 )
 
@@ -29,10 +30,10 @@ func problemFor(err error) *problem {
 		return refuse("idempotency-key-invalid", "%s.", sentence(err))
 	case errors.Is(err, credentials.ErrUnauthorized):
 		return refuse("unauthorized", "Send one Authorization header: Bearer and a valid credential.").with("WWW-Authenticate", "Bearer")
-	case errors.Is(err, idempotency.ErrOutcomeUnknown):
+	case errors.Is(err, idempotency.ErrOutcomeUnknown), errors.Is(err, groupcommit.ErrUnfinished):
 		return refuse("outcome-unknown", "It may have taken effect or not. Repeat the identical request with the same key to find out; it will not take effect twice.").
 			with("Retry-After", soon())
-	case unavailable(err):
+	case errors.Is(err, groupcommit.ErrOverloaded), errors.Is(err, groupcommit.ErrStopped), errors.Is(err, groupcommit.ErrNotBegun), unavailable(err):
 		return refuse("unavailable", "Nothing was done. Repeat the identical request later; under the same key it will not take effect twice.").
 			with("Retry-After", soon())
 	}

@@ -88,19 +88,30 @@ func (s *server) submit(ctx context.Context, r payments.Request, wait time.Durat
 	}
 }
 
-// attempt submits r if its client is within its rate. If not, the key is only looked at: a finished one gets its replay.
+// attempt submits r if its client is within its rate and its tenant within its share. If not, the key is only looked at: a finished
+// one gets its replay.
 func (s *server) attempt(ctx context.Context, r payments.Request) (idempotency.Answer, error) {
-	again := s.limits.take(r.ClientID)
-	if again > 0 {
-		answer, err := s.peek(ctx, r.Request)
-		if err == nil && answer.State == idempotency.New {
-			return idempotency.Answer{}, refuse("rate-limited", "Nothing was done. Repeat the identical request later.").with("Retry-After", seconds(again))
-		}
-		return answer, err
+	if again := s.limits.take(r.ClientID); again > 0 {
+		return s.replayOr(ctx, r, refuse("rate-limited", "Nothing was done. Repeat the identical request later.").with("Retry-After", seconds(again)))
 	}
+	if !s.shares.take(r.TenantID) {
+		s.limits.giveBack(r.ClientID)
+		return s.replayOr(ctx, r, refuse("rate-limited", "Nothing was done: too many requests of this tenant are being worked on. Repeat the identical request later.").
+			with("Retry-After", soon()))
+	}
+	defer s.shares.giveBack(r.TenantID)
 	answer, err := s.Submit(ctx, r)
 	if err == nil && answer.State != idempotency.New {
 		s.limits.giveBack(r.ClientID) // nothing was executed
+	}
+	return answer, err
+}
+
+// replayOr returns the stored answer of a finished key, and refuses a new one.
+func (s *server) replayOr(ctx context.Context, r payments.Request, refusal *problem) (idempotency.Answer, error) {
+	answer, err := s.peek(ctx, r.Request)
+	if err == nil && answer.State == idempotency.New {
+		return idempotency.Answer{}, refusal
 	}
 	return answer, err
 }

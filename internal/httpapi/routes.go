@@ -25,6 +25,7 @@ type Options struct {
 	Credentials *credentials.Verifier
 	Retention   time.Duration // how long answers are kept; zero: idempotency.DefaultRetention
 	RateLimit   float64       // executed requests per second and client; 0: no limit
+	TenantMax   int           // requests of a tenant that are worked on at a time; 0: no limit
 	// CursorKey signs the cursors of lists. All instances need the same, or a list begun at one cannot go on at another.
 	// Empty: a random one, good for a single instance until it restarts.
 	CursorKey []byte
@@ -47,6 +48,7 @@ const handlerTimeout = 8 * time.Second
 type server struct {
 	Options
 	limits *limits
+	shares *shares
 }
 
 // New returns the API.
@@ -61,7 +63,7 @@ func New(o Options) http.Handler {
 		o.CursorKey = make([]byte, 32)
 		_, _ = rand.Read(o.CursorKey) // never fails: the program would have crashed
 	}
-	s := &server{Options: o, limits: newLimits(o.RateLimit, time.Now)}
+	s := &server{Options: o, limits: newLimits(o.RateLimit, time.Now), shares: newShares(o.TenantMax)}
 
 	r := chi.NewRouter()
 	r.Use(s.observe, s.recover, middleware.GetHead)

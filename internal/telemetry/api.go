@@ -14,6 +14,10 @@ type API struct {
 	claims   prometheus.Histogram
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
+
+	batchSize prometheus.Histogram
+	batchWait prometheus.Histogram
+	batchTime *prometheus.HistogramVec
 }
 
 // NewAPI registers the metrics of cmd/api.
@@ -37,12 +41,46 @@ func NewAPI(reg prometheus.Registerer) *API {
 			Help:    "Time from the request's header to the end of the answer, by route.",
 			Buckets: waiting,
 		}, []string{"route"}),
+		batchSize: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "commit_batch_requests",
+			Help:    "Requests in one transaction. It grows with the load; when it is BATCH_MAX all the time, more come than can be committed.",
+			Buckets: []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000},
+		}),
+		batchWait: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "commit_wait_seconds",
+			Help:    "Time that the oldest request of a transaction waited for a committer.",
+			Buckets: waiting,
+		}),
+		batchTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name:    "commit_seconds",
+			Help:    "Time of one transaction from BEGIN to the reply to COMMIT, repeats after a lost race or a lost reply included, by outcome: done or failed.",
+			Buckets: waiting,
+		}, []string{"outcome"}),
 	}
 	for _, outcome := range []string{"new", "replay", "mismatch", "in_progress", "invalid", "unreadable"} {
 		m.outcomes.WithLabelValues(outcome) // from 0 on, so that the first one shows in a rate
 	}
-	reg.MustRegister(m.outcomes, m.claims, m.requests, m.seconds)
+	reg.MustRegister(m.outcomes, m.claims, m.requests, m.seconds, m.batchSize, m.batchWait, m.batchTime)
 	return m
+}
+
+// WatchQueue registers the number of requests that wait for a committer.
+func WatchQueue(reg prometheus.Registerer, length func() int) {
+	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "commit_queue_requests",
+		Help: "Requests that wait for a committer. At QUEUE_MAX further ones are answered 503.",
+	}, func() float64 { return float64(length()) }))
+}
+
+// Committed records one transaction of some requests, the oldest of which has waited for it.
+func (m *API) Committed(requests int, waited, took time.Duration, failed bool) {
+	outcome := "done"
+	if failed {
+		outcome = "failed"
+	}
+	m.batchSize.Observe(float64(requests))
+	m.batchWait.Observe(waited.Seconds())
+	m.batchTime.WithLabelValues(outcome).Observe(took.Seconds())
 }
 
 // Outcome counts one request with a key.

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/oncepay/oncepay/internal/config"
+	"github.com/oncepay/oncepay/internal/groupcommit"
+	"github.com/oncepay/oncepay/internal/httpapi"
+	"github.com/oncepay/oncepay/internal/idempotency"
+	"github.com/oncepay/oncepay/internal/payments"
+	"github.com/oncepay/oncepay/internal/telemetry"
+	"github.com/oncepay/oncepay/internal/testenv"
+)
+
+// held is a database that begins no transaction while a test holds the gate.
+type held struct {
+	*pgxpool.Pool
+	gate sync.RWMutex
+}
+
+func (h *held) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
+	h.gate.RLock()
+	defer h.gate.RUnlock()
+	return h.Pool.BeginTx(ctx, o)
+}
+
+// sent is a request and what became of it.
+type sent struct {
+	payments.Request
+	answer idempotency.Answer
+	err    error
+}
+
+// batch commits requests to open accounts of these names together.
+func batch(t *testing.T, p *payments.Processor, cfg config.API, names ...string) []*sent {
+	t.Helper()
+	db := p.DB.(*held)
+	g := newGroup(p, cfg, telemetry.NewAPI(telemetry.NewRegistry()), slog.New(slog.DiscardHandler))
+	tenant := uuid.New()
+	var all []*sent
+	db.gate.Lock()
+	for _, name := range names {
+		command, _ := json.Marshal(name)
+		all = append(all, &sent{Request: payments.Request{
+			Request: idempotency.Request{
+				TenantID: tenant, ClientID: tenant, Key: name, RequestID: uuid.NewString(),
+				Fingerprint: idempotency.NewFingerprint(tenant, "POST", "/x", nil, command),
+			},
+			Command: payments.CreateAccount{Kind: payments.Customer, Currency: "USD", Name: name},
+		}})
+	}
+	var callers sync.WaitGroup
+	for i, s := range all {
+		callers.Go(func() { s.answer, s.err = g.Do(context.Background(), s.Request) })
+		testenv.Eventually(t, 10*time.Second, func() error { // before Run everything waits
+			if g.Waiting() != i+1 {
+				return errors.New("it is not in the queue")
+			}
+			return nil
+		})
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error)
+	go func() { ended <- g.Run(ctx) }()
+	db.gate.Unlock()
+	callers.Wait()
+	stop()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	return all
+}
+
+func newProcessor(t *testing.T, constraint string) (*payments.Processor, *pgxpool.Pool) {
+	t.Helper()
+	db := testenv.Database(t)
+	owner := db.Pool(t, "")
+	if constraint != "" {
+		if _, err := owner.Exec(t.Context(), constraint); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return &payments.Processor{DB: &held{Pool: db.Pool(t, "api_write")}, Retention: idempotency.DefaultRetention, Render: httpapi.Render}, owner
+}
+
+var grouped = config.API{GroupCommit: "on", Committers: 1, BatchMax: 100, QueueMax: 100, DatabasePool: 4}
+
+func TestARequestThatTheDatabaseRefusesFailsAlone(t *testing.T) {
+	t.Parallel()
+	for code, constraint := range map[string]string{
+		"23514": `ALTER TABLE accounts ADD CONSTRAINT for_this_test CHECK (name <> 'bad')`,
+		"22012": `ALTER TABLE accounts ADD CONSTRAINT for_this_test CHECK (1 / (char_length(name) - 3) IS NOT NULL)`, // "bad" has three
+	} {
+		t.Run(code, func(t *testing.T) {
+			t.Parallel()
+			p, owner := newProcessor(t, constraint)
+			for _, s := range batch(t, p, grouped, "first", "bad", "last") {
+				var e *pgconn.PgError
+				switch {
+				case s.Key != "bad" && (s.err != nil || s.answer.State != idempotency.New || s.answer.Response.Status != 201):
+					t.Errorf("%s: %s %d %v", s.Key, s.answer.State, s.answer.Response.Status, s.err)
+				case s.Key == "bad" && (!errors.As(s.err, &e) || e.Code != code):
+					t.Errorf("%s: %d %v", s.Key, s.answer.Response.Status, s.err)
+				}
+			}
+			wantAccounts(t, owner, 2)
+		})
+	}
+}
+
+func TestARequestOverWhichTheProgramPanicsFailsAlone(t *testing.T) {
+	t.Parallel()
+	p, owner := newProcessor(t, "")
+	p.Render = func(o payments.Outcome) idempotency.Response {
+		if o.Account.Name == "bad" {
+			panic("cannot be rendered")
+		}
+		return httpapi.Render(o)
+	}
+	for _, s := range batch(t, p, grouped, "first", "bad", "last") {
+		var panicked *groupcommit.PanicError
+		switch {
+		case s.Key != "bad" && (s.err != nil || s.answer.State != idempotency.New || s.answer.Response.Status != 201):
+			t.Errorf("%s: %s %d %v", s.Key, s.answer.State, s.answer.Response.Status, s.err)
+		case s.Key == "bad" && !errors.As(s.err, &panicked):
+			t.Errorf("%s: %d %v", s.Key, s.answer.Response.Status, s.err)
+		}
+	}
+	wantAccounts(t, owner, 2)
+	if n := p.DB.(*held).Stat().AcquiredConns(); n != 0 {
+		t.Errorf("%d connections were not given back", n)
+	}
+}
+
+func TestWithGroupCommitOffEveryRequestHasItsTransaction(t *testing.T) {
+	t.Parallel()
+	for mode, want := range map[string]int{"on": 1, "off": 3} {
+		p, owner := newProcessor(t, "")
+		cfg := grouped
+		cfg.GroupCommit = mode
+		for _, s := range batch(t, p, cfg, "a", "b", "c") {
+			if s.err != nil || s.answer.Response.Status != 201 {
+				t.Errorf("%s: %d %v", s.Key, s.answer.Response.Status, s.err)
+			}
+		}
+		var n int
+		if err := owner.QueryRow(t.Context(), `SELECT count(DISTINCT xmin::text) FROM accounts`).Scan(&n); err != nil || n != want {
+			t.Errorf("GROUP_COMMIT=%s: %d transactions, want %d: %v", mode, n, want, err)
+		}
+	}
+}
+
+func TestOnlyTheDataOfARequestIsAReasonToSplit(t *testing.T) {
+	t.Parallel()
+	for code, want := range map[string]bool{
+		"22001": true, "22P02": true, "23505": true, "23514": true,
+		"40001": false, "40P01": false, "55P03": false, "57014": false, "57P01": false, "53300": false, "08006": false, "": false, "22": false,
+	} {
+		err := errors.Join(&pgconn.PgError{Code: code})
+		if got := oneIsToBlame(err); got != want {
+			t.Errorf("%q: %v", code, got)
+		}
+		if oneIsToBlame(errors.Join(idempotency.ErrOutcomeUnknown, err)) {
+			t.Errorf("%q: an unknown outcome is split", code)
+		}
+	}
+	if oneIsToBlame(nil) || oneIsToBlame(context.DeadlineExceeded) {
+		t.Error("what is no answer of the server is split")
+	}
+}
+
+func wantAccounts(t *testing.T, owner *pgxpool.Pool, want int) {
+	t.Helper()
+	var n int
+	if err := owner.QueryRow(t.Context(), `SELECT count(*) FROM accounts`).Scan(&n); err != nil || n != want {
+		t.Errorf("%d accounts, want %d: %v", n, want, err)
+	}
+}
