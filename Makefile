@@ -8,7 +8,7 @@ VERSION      := $(shell git describe --tags --always --dirty 2>/dev/null || echo
 RACE := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kill demo-check record test test-containers check fmt fmt-check vet lint build migrate up down test-compose compose-demo clean tools
+.PHONY: help demo demo-kill demo-check bench-intake bench-smoke record test test-containers check fmt fmt-check vet lint build migrate up down test-compose compose-demo clean tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -56,6 +56,12 @@ up: ## build the image and start everything in Docker, wait until it is healthy
 
 down: ## stop what `make up` started and delete its data
 	docker compose down --volumes
+
+bench-intake: ## payments a second with GROUP_COMMIT on and off, latencies, cost of each payment; the books are checked (under 5 minutes)
+	go run ./tools/bench intake
+
+bench-smoke: ## the same in 20 s; fails only if committing together is not twice as fast
+	go run ./tools/bench intake -smoke
 
 test-compose: ## after `make up`: a payment, found by Kafka's own console consumer and in the statements
 	test/compose.sh

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// The keys and payments of earlier days, in the numbers of a busy one, made by SQL. They are declined payments: these have no entries, so the
+// books balance. Keys are random, and inserted in their order, so that their index is built from left to right.
+const storeKeys = `
+INSERT INTO idempotency_keys (tenant_id, client_id, key, fingerprint_version, fingerprint, request_id, status, content_type, location, body)
+SELECT c.tenant_id, c.id, k.key, 1, sha256(k.key::bytea), k.key, 402, 'application/problem+json', '/api/v1/payments/' || k.key,
+  convert_to('{"type":"insufficient-funds","title":"Insufficient funds","status":402,"detail":"Account ' || k.key ||
+    ' has less than the amount. The payment was recorded as declined; no money moved.","instance":"/api/v1/payments/' || k.key ||
+    '","code":"insufficient-funds","retry":"new-key","payment_id":"' || k.key || '"}', 'UTF8')
+FROM clients c, (SELECT gen_random_uuid()::text AS key FROM generate_series(1, $1) ORDER BY 1) k`
+
+const storePayments = `
+INSERT INTO payments (id, tenant_id, status, decline_code, version, amount_minor, currency, source_account, destination_account, description, metadata,
+  client_reference, processed_at, client_id, idempotency_key, fingerprint, fingerprint_version, method, route, request_id)
+SELECT (lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint - $1 + n), 12, '0') || '7' || right(md5(n::text), 3) || '8' || right(md5((-n)::text), 15))::uuid,
+  c.tenant_id, 'declined', 'insufficient-funds', 1, 100 + n % 900, 'USD', a.ids[1 + n % a.many], a.ids[1 + (n + 1) % a.many],
+  'Invoice 2026-001742, October', jsonb_build_object('customer', 'c-' || n), 'order-' || n, now(), c.id,
+  md5(n::text), sha256(n::text::bytea), 1, 'POST', '/api/v1/payments', md5((-n)::text)
+FROM clients c, generate_series(1, $1) n,
+  (SELECT array_agg(id ORDER BY md5(id::text)) AS ids, count(*)::int AS many FROM accounts WHERE kind = 'customer') a`
+
+// measureStored compares a database that holds many keys and payments with one that holds none.
+func (b *bench) measureStored(ctx context.Context) error {
+	full, err := b.server.fresh(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = b.server.release(context.WithoutCancel(ctx), full) }() // the server's directory goes with it
+	b.say("storing %d keys and payments; this takes minutes", b.stored)
+	if err := b.fill(ctx, full); err != nil {
+		return err
+	}
+	// After a checkpoint the first change of a page writes the whole of it to the log. That is a matter of minutes in the life of a server, so
+	// the large database, where nearly every payment meets such pages, gets a longer warm-up, and no further checkpoint.
+	empty := stretch{connections: b.connections, warm: b.warm(), long: b.window()}
+	large := empty
+	large.warm = 20 * time.Second
+	for range b.rounds {
+		m, err := b.single(ctx, setup{group: true, database: &full}, large)
+		if err != nil {
+			return fmt.Errorf("with %d keys stored: %w", b.stored, err)
+		}
+		none, err := b.single(ctx, setup{group: true}, empty)
+		if err != nil {
+			return fmt.Errorf("with no keys stored: %w", err)
+		}
+		b.say("with %d keys stored %.0f payments/s, with none %.0f", b.stored, m.perSecond, none.perSecond)
+		b.figures.add("stored_per_s", m.perSecond)
+		b.figures.add("stored_ratio", m.perSecond/none.perSecond)
+	}
+	return nil
+}
+
+func (b *bench) fill(ctx context.Context, d database) error {
+	conn, err := connect(ctx, d.owner)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if _, err := conn.Exec(ctx, `SET synchronous_commit = off; SET work_mem = '512MB'; SET maintenance_work_mem = '512MB'`); err != nil {
+		return fmt.Errorf("store keys: %w", err)
+	}
+	for _, sql := range []string{storeKeys, storePayments} {
+		if _, err := conn.Exec(ctx, sql, b.stored); err != nil {
+			return fmt.Errorf("store keys and payments: %w", err)
+		}
+	}
+	for _, sql := range []string{`VACUUM ANALYZE`, `CHECKPOINT`} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("store keys and payments: %w", err)
+		}
+	}
+	return nil
+}
