@@ -33,7 +33,7 @@ type shop struct {
 }
 
 // clients send at the same time. Well above the 50 requests that are to be in flight at a kill.
-const clients = 96
+const clients = 160
 
 // longestHangUp is about what an answer takes under this load.
 const longestHangUp = 100 * time.Millisecond
