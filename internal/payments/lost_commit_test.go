@@ -189,8 +189,9 @@ func TestABatchCostsTheSameStatementsWhateverItsSize(t *testing.T) {
 	var counter statements
 	b := newBank(t, &counter)
 	from, to := b.customer(t, 1_000_000), b.customer(t, 0)
-	gate, costs := make(chan struct{}), map[int]int64{}
+	begun, gate, costs := make(chan struct{}), make(chan struct{}), map[int]int64{}
 	g, stop := grouped(t, func(ctx context.Context, rs []payments.Request) ([]idempotency.Answer, error) {
+		begun <- struct{}{}
 		<-gate
 		before := counter.Load()
 		as, err := b.Process(ctx, rs)
@@ -208,12 +209,12 @@ func TestABatchCostsTheSameStatementsWhateverItsSize(t *testing.T) {
 		}
 	}
 	send(1)
-	testenv.Eventually(t, 10*time.Second, waiting(g, 0)) // the committer has it
+	<-begun // none waiting would also be true before the first has come
 	for _, n := range []int{10, 100} {
 		send(n)
 		testenv.Eventually(t, 10*time.Second, waiting(g, n))
 		gate <- struct{}{} // the one before goes on, and the next one is what piled up
-		testenv.Eventually(t, 10*time.Second, waiting(g, 0))
+		<-begun
 	}
 	gate <- struct{}{}
 	callers.Wait()
