@@ -15,7 +15,7 @@ import (
 	"github.com/oncepay/oncepay/internal/client"
 )
 
-// load is the demo's clients. Three quarters of what they send are new payments; the rest are the habits of real clients that
+// load is the demo's clients. Most of what they send are new payments; three in ten are the habits of real clients that
 // a payments service must survive: repeats, keys used twice, duplicates at the same moment, hanging up, payments that nobody can pay.
 type load struct {
 	shops    []shop

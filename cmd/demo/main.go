@@ -61,7 +61,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		d := &demo{options: o, out: stdout, begun: time.Now()}
 		err = d.run(soft, hard)
 		if o.check {
-			d.verdict.OK = err == nil
+			d.verdict.OK, d.verdict.Kills = err == nil, len(d.kills)
 			d.verdict.Seconds = time.Since(d.begun).Round(100 * time.Millisecond).Seconds()
 			defer func() { _ = json.NewEncoder(stdout).Encode(d.verdict) }() // the last line, whatever happened before
 		}

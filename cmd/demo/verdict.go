@@ -47,7 +47,6 @@ func (d *demo) judge(r invariant.Report) verdict {
 		DuplicatedEffects: wrong(invariant.KeysTwice, invariant.StatementsWrong),
 		OutOfOrder:        wrong(invariant.EventsOutOfOrder),
 		Unbalanced:        wrong(invariant.PaymentsUnbalanced, invariant.BalancesWrong),
-		Kills:             len(d.kills),
 		Wrong:             r.Wrong(),
 	}
 }

@@ -26,7 +26,7 @@ func TestNothingIsSaidAgainstAGoodRun(t *testing.T) {
 	if err := d.objections(r, h); err != nil {
 		t.Error(err)
 	}
-	want := verdict{Payments: 100, Replays: 20, MismatchesRefused: 5, Declined: 3, Events: 117, Kills: 3}
+	want := verdict{Payments: 100, Replays: 20, MismatchesRefused: 5, Declined: 3, Events: 117}
 	if diff := cmp.Diff(want, d.judge(r), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}

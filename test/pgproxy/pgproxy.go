@@ -56,7 +56,7 @@ func Start(t testing.TB, server string, fate func(conn, commit int) Fate) *Proxy
 	p := &Proxy{fate: fate, server: cfg, listener: l, open: map[net.Conn]bool{}}
 	p.all.Go(p.accept)
 	t.Cleanup(func() {
-		_ = l.Close()
+		_ = l.Close() // nobody is to connect any more, whatever it says
 		p.SetDown(true)
 		p.all.Wait()
 	})
@@ -86,7 +86,7 @@ func (p *Proxy) SetDown(down bool) {
 	p.down = down
 	for c := range p.open {
 		if down {
-			_ = c.Close()
+			_ = c.Close() // broken is what it should be
 		}
 	}
 }
@@ -135,7 +135,7 @@ func (p *Proxy) close(c net.Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.open, c)
-	_ = c.Close()
+	_ = c.Close() // SetDown may have closed it
 }
 
 // The first message of a client has no type, only a length. It may ask for encryption first, in a message that has no more
