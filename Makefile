@@ -8,7 +8,7 @@ VERSION      := $(shell git describe --tags --always --dirty 2>/dev/null || echo
 RACE := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kill demo-check bench-intake bench-smoke record test test-containers check fmt fmt-check vet lint build migrate up down test-compose compose-demo clean tools
+.PHONY: help demo demo-kill demo-check bench-intake bench-smoke record test test-big test-containers check fmt fmt-check vet lint build migrate up down test-compose compose-demo clean tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ demo-check: ## the same without a terminal: 20 s at full speed, api, relay and c
 test: ## all tests with -race, against an embedded Postgres and broker (or TEST_DATABASE_URL, TEST_KAFKA_BROKERS)
 	@[ -n "$(RACE)" ] || echo "NO C COMPILER: the tests run without the race detector (install gcc)"
 	go run ./test/servers -- go test $(RACE) -count=1 ./...
+
+test-big: ## the plans of all statements with 10 million keys, payments and events (or PLAN_ROWS); minutes, and 15 GB of disk
+	PLAN_ROWS=$${PLAN_ROWS:-10000000} go test -count=1 -timeout 2h -run Big ./test/plans
 
 test-containers: ## all tests with -race, against Postgres and Kafka in Docker, and the whole chain in test/e2e
 	@[ -n "$(RACE)" ] || echo "NO C COMPILER: the tests run without the race detector (install gcc)"

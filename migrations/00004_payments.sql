@@ -17,7 +17,7 @@ COMMENT ON COLUMN accounts.balance_minor IS 'In minor units of the currency: 250
 COMMENT ON COLUMN accounts.entry_count IS 'How many ledger entries the account has; the number of the last one.';
 
 CREATE TABLE payments (
-    id                  uuid        PRIMARY KEY,
+    id                  uuid        NOT NULL,
     tenant_id           uuid        NOT NULL,
     status              text        NOT NULL CHECK (status IN ('completed', 'declined')),
     decline_code        text        NOT NULL DEFAULT '',
@@ -37,13 +37,13 @@ CREATE TABLE payments (
     method              text        NOT NULL,
     route               text        NOT NULL,
     request_id          text        NOT NULL,
+    PRIMARY KEY (tenant_id, id),
     CHECK (source_account <> destination_account),
     CHECK ((status = 'declined') = (decline_code <> ''))
 );
-CREATE INDEX payments_tenant ON payments (tenant_id, id);
 CREATE INDEX payments_source ON payments (source_account, id);
 CREATE INDEX payments_destination ON payments (destination_account, id);
-COMMENT ON TABLE payments IS 'One row per payment that was asked for and decided, declined ones included. No foreign key to accounts: they were read under lock in the same transaction, and the check would lock them again. None to tenants: every payment of a tenant would lock the same row.';
+COMMENT ON TABLE payments IS 'One row per payment that was asked for and decided, declined ones included. No foreign key to accounts: they were read under lock in the same transaction, and the check would lock them again. None to tenants: every payment of a tenant would lock the same row. The tenant stands first in the primary key: with an index on the id alone, a list of one tenant''s payments was read by that, through everybody''s.';
 COMMENT ON COLUMN payments.id IS 'UUIDv7 made from processed_at, so that the order of ids is the order of time and lists need no further index.';
 COMMENT ON COLUMN payments.version IS 'Goes up by one with every event of the payment.';
 COMMENT ON COLUMN payments.decline_code IS 'Why it was declined; empty: it was not.';

@@ -44,7 +44,7 @@ func (s *server) start(q *query, list string, first position) (position, error) 
 	return s.open(list, q.values.Get("cursor"))
 }
 
-// By payments_tenant (tenant_id, id), backwards.
+// By the primary key (tenant_id, id), backwards.
 const selectPayments = `
 SELECT ` + paymentColumns + ` FROM payments
 WHERE tenant_id = $1 AND id < $2 AND id >= $3
@@ -52,13 +52,17 @@ ORDER BY id DESC LIMIT $4`
 
 // By payments_source and payments_destination, backwards, each no further than the page needs. With OR in one scan Postgres
 // would read all of the account's payments, or all of the tenant's. No payment is in both: its accounts differ.
+//
+// The tenant is the account's and is looked at last. Inside, it would make the primary key look like as good a way, through all
+// of the tenant's payments (which happened with 10 million in a table that was never analysed).
 const selectPaymentsOfAccount = `
 SELECT ` + paymentColumns + ` FROM (
-    (SELECT ` + paymentColumns + ` FROM payments
-     WHERE source_account = $5 AND tenant_id = $1 AND id < $2 AND id >= $3 ORDER BY id DESC LIMIT $4)
+    (SELECT tenant_id, ` + paymentColumns + ` FROM payments
+     WHERE source_account = $5 AND id < $2 AND id >= $3 ORDER BY id DESC LIMIT $4)
     UNION ALL
-    (SELECT ` + paymentColumns + ` FROM payments
-     WHERE destination_account = $5 AND tenant_id = $1 AND id < $2 AND id >= $3 ORDER BY id DESC LIMIT $4)) p
+    (SELECT tenant_id, ` + paymentColumns + ` FROM payments
+     WHERE destination_account = $5 AND id < $2 AND id >= $3 ORDER BY id DESC LIMIT $4)) p
+WHERE tenant_id = $1
 ORDER BY id DESC LIMIT $4`
 
 func (s *server) listPayments(_ http.Header, r *http.Request) (idempotency.Response, error) {

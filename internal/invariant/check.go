@@ -32,7 +32,8 @@ const settings = `
 SELECT set_config(name, value, false)
 FROM (VALUES
   ('statement_timeout', '0'), ('lock_timeout', '0'), ('transaction_timeout', '0'), ('idle_in_transaction_session_timeout', '0'),
-  ('enable_seqscan', 'on'), ('enable_hashjoin', 'on'), ('enable_mergejoin', 'on'), ('enable_hashagg', 'on'), ('enable_sort', 'on'),
+  ('enable_seqscan', 'on'), ('enable_bitmapscan', 'on'), ('enable_hashjoin', 'on'), ('enable_mergejoin', 'on'), ('enable_hashagg', 'on'), ('enable_sort', 'on'),
+  ('plan_cache_mode', 'auto'),
   ('jit', 'off'),
   ('max_parallel_workers_per_gather', '0'), -- their shared hash tables do not fit into the 64 MB that a container has by default
   ('work_mem', '256MB'), ('hash_mem_multiplier', '2'), -- a million rows in a hash table, without a temporary file

@@ -18,10 +18,14 @@ FROM unnest($1::uuid[], $2::uuid[]) t(id, tenant_id)
 JOIN accounts a ON a.id = t.id AND a.tenant_id = t.tenant_id
 ORDER BY a.id FOR NO KEY UPDATE OF a`
 
+// By accounts_one_system. LIMIT, because a plain join may walk all of that index, which is in the order of both.
 const findSystemAccounts = `
 SELECT a.tenant_id, a.currency
 FROM unnest($1::uuid[], $2::text[]) t(tenant_id, currency)
-JOIN accounts a ON a.tenant_id = t.tenant_id AND a.currency = t.currency AND a.kind = 'system'`
+CROSS JOIN LATERAL (
+    SELECT tenant_id, currency FROM accounts
+    WHERE tenant_id = t.tenant_id AND currency = t.currency AND kind = 'system'
+    LIMIT 1) a`
 
 // Execute does what rs ask for in the caller's transaction: it loads and locks the accounts, decides one request after the
 // other in memory, each on what the ones before left behind, and saves the result. One outcome per request, in order. A

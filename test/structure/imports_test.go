@@ -60,6 +60,7 @@ var table = map[string]rule{
 	"tools/record":       {nil, []string{}},
 	"tools/bench":        {[]string{"internal/*", "migrations"}, []string{pgx, uuid, "github.com/HdrHistogram/hdrhistogram-go"}},
 	"test/pgproxy":       {nil, []string{pgx}},
+	"test/plans":         {nil, nil},
 	"test/servers":       {[]string{"internal/testenv", "internal/embedded"}, nil},
 	"test/structure":     {nil, nil},
 	"test/e2e":           {nil, nil},

@@ -1,0 +1,175 @@
+package plans
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/oncepay/oncepay/internal/inbox"
+	"github.com/oncepay/oncepay/internal/outbox"
+	"github.com/oncepay/oncepay/internal/statements"
+	"github.com/oncepay/oncepay/internal/testenv"
+)
+
+const (
+	relayBatch = 1000 // outbox.Relay's default
+	strays     = relayBatch * 3 / 2
+	patience   = 20 * time.Second
+)
+
+// The next leader finds itself at the end of the outbox.
+const catchUp = `
+UPDATE outbox_cursors SET last_id = (SELECT max(id) FROM outbox_events), seen = pg_current_snapshot(), chunk_after = NULL, chunk_seen = NULL`
+
+// publish has a relay read the outbox: a batch from where its cursor stands, which may be long ago; then, from the end of the outbox,
+// what is new, more stragglers than a batch holds among it.
+func (s *service) publish(t *testing.T) {
+	t.Helper()
+	relay, owner := s.open(t, "relay", s.sent["relay"].trace), s.db.Pool(t, "")
+	b := &broker{away: make(chan struct{})}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		r := outbox.Relay{DB: relay, Open: b.open, Name: "main", Lease: time.Second, Log: slog.New(slog.DiscardHandler)}
+		return r.Run(ctx)
+	})
+
+	s.appendEvents(t, "before", 1)
+	s.wantSent(t, "relay", "SET lease_until = clock_timestamp()") // it renews while the broker is away
+	testenv.Eventually(t, patience, b.asked.atLeast(1))
+	if _, err := owner.Exec(t.Context(), catchUp); err != nil {
+		t.Fatal(err)
+	}
+	close(b.away)
+	testenv.Eventually(t, patience, b.terms.atLeast(2))
+
+	// A transaction that draws its ids first and commits last.
+	late, err := owner.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = late.Rollback(context.WithoutCancel(t.Context())) }()
+	if err := outbox.Append(t.Context(), late, events("late", strays)); err != nil {
+		t.Fatal(err)
+	}
+	s.appendEvents(t, "early", 1)
+	testenv.Eventually(t, patience, b.early.atLeast(1))
+	if err := late.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, patience, b.late.atLeast(strays))
+	s.wantSent(t, "relay", "pg_visible_in_snapshot") // the stragglers in chunks; its text is no constant
+
+	stop()
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := outbox.MeasureBacklog(t.Context(), relay, "main"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *service) appendEvents(t *testing.T, kind string, n int) {
+	t.Helper()
+	err := pgx.BeginFunc(t.Context(), s.db.Pool(t, ""), func(tx pgx.Tx) error { return outbox.Append(t.Context(), tx, events(kind, n)) })
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func events(kind string, n int) []outbox.Event {
+	es := make([]outbox.Event, n)
+	for i := range es {
+		es[i] = outbox.Event{ID: uuid.New(), AggregateType: "things", AggregateID: fmt.Sprint(i), AggregateVersion: 1, Type: kind, Payload: []byte("{}")}
+	}
+	return es
+}
+
+// broker is away for the relay's first term as leader, and takes everything afterwards.
+type broker struct {
+	away        chan struct{} // until it is closed
+	terms       counter
+	asked       counter // batches
+	early, late counter // events
+}
+
+func (b *broker) open(context.Context) (outbox.Publisher, error) {
+	b.terms.Add(1)
+	return b, nil
+}
+
+func (b *broker) Publish(ctx context.Context, batch []outbox.Message) error {
+	b.asked.Add(1)
+	select {
+	case <-b.away:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	if b.terms.Load() == 1 {
+		return errors.New("away")
+	}
+	for _, m := range batch {
+		switch m.Type {
+		case "early":
+			b.early.Add(1)
+		case "late":
+			b.late.Add(1)
+		}
+	}
+	return nil
+}
+
+func (b *broker) Close() {}
+
+type counter struct{ atomic.Int64 }
+
+func (c *counter) atLeast(want int64) func() error {
+	return func() error {
+		if n := c.Load(); n < want {
+			return fmt.Errorf("%d of %d", n, want)
+		}
+		return nil
+	}
+}
+
+// consume handles a hundred events as the consumer does, and once more: the second time none takes effect.
+func (s *service) consume(t *testing.T) {
+	t.Helper()
+	var es []inbox.Event
+	var ids []uuid.UUID
+	for range 100 {
+		id := uuid.New()
+		payload := fmt.Sprintf(`{"id":%q,"status":"completed","amount_minor":1,"currency":"USD","source_account":%q,"destination_account":%q,"processed_at":%q}`,
+			id, uuid.New(), uuid.New(), time.Now().UTC().Format(time.RFC3339))
+		es = append(es, inbox.Event{ID: uuid.New(), Type: "payment.completed", Subject: id.String(), Payload: []byte(payload)})
+		ids = append(ids, es[len(es)-1].ID)
+	}
+	pool := s.open(t, "consumer", s.sent["consumer"].trace)
+	for range 2 {
+		err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+			first, err := inbox.OnceEach(t.Context(), tx, statements.Consumer, ids)
+			if err != nil || !first[0] {
+				return err
+			}
+			return statements.Handle(t.Context(), tx, es)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// wantSent waits until a statement with that text in it was sent.
+func (s *service) wantSent(t *testing.T, role, text string) {
+	t.Helper()
+	testenv.Eventually(t, patience, func() error { return s.sent[role].has(text) })
+}
