@@ -23,7 +23,7 @@ func newGroup(p *payments.Processor, cfg config.API, metrics *telemetry.API, log
 		OnBatch: func(b groupcommit.Batch) {
 			metrics.Committed(b.Size, b.Waited, b.Took, b.Err != nil)
 			var panicked *groupcommit.PanicError
-			if errors.As(b.Err, &panicked) {
+			if errors.As(b.Err, &panicked) && !b.Again { // of its batch it was said already
 				log.Error("panic in a transaction", "requests", b.Size, "panic", panicked.Value, "stack", string(panicked.Stack))
 			}
 		},

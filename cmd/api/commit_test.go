@@ -1,10 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -45,8 +47,13 @@ type sent struct {
 // batch commits requests to open accounts of these names together.
 func batch(t *testing.T, p *payments.Processor, cfg config.API, names ...string) []*sent {
 	t.Helper()
+	return loggedBatch(t, p, cfg, slog.New(slog.DiscardHandler), names...)
+}
+
+func loggedBatch(t *testing.T, p *payments.Processor, cfg config.API, log *slog.Logger, names ...string) []*sent {
+	t.Helper()
 	db := p.DB.(*held)
-	g := newGroup(p, cfg, telemetry.NewAPI(telemetry.NewRegistry()), slog.New(slog.DiscardHandler))
+	g := newGroup(p, cfg, telemetry.NewAPI(telemetry.NewRegistry()), log)
 	tenant := uuid.New()
 	var all []*sent
 	db.gate.Lock()
@@ -128,7 +135,8 @@ func TestARequestOverWhichTheProgramPanicsFailsAlone(t *testing.T) {
 		}
 		return httpapi.Render(o)
 	}
-	for _, s := range batch(t, p, grouped, "first", "bad", "last") {
+	var log bytes.Buffer
+	for _, s := range loggedBatch(t, p, grouped, slog.New(slog.NewTextHandler(&log, nil)), "first", "bad", "last") {
 		var panicked *groupcommit.PanicError
 		switch {
 		case s.Key != "bad" && (s.err != nil || s.answer.State != idempotency.New || s.answer.Response.Status != 201):
@@ -136,6 +144,9 @@ func TestARequestOverWhichTheProgramPanicsFailsAlone(t *testing.T) {
 		case s.Key == "bad" && !errors.As(s.err, &panicked):
 			t.Errorf("%s: %d %v", s.Key, s.answer.Response.Status, s.err)
 		}
+	}
+	if n := strings.Count(log.String(), "panic in a transaction"); n != 1 || !strings.Contains(log.String(), "cannot be rendered") {
+		t.Errorf("the panic was logged %d times:\n%s", n, &log)
 	}
 	wantAccounts(t, owner, 2)
 	if n := p.DB.(*held).Stat().AcquiredConns(); n != 0 {

@@ -59,8 +59,14 @@ const (
 )
 
 // Start runs the program of that name in dir, with env alone as its environment, and returns when its log says that it has
-// started. The log goes to dir/name.log. The caller calls Stop.
+// started, and where it listens. The log goes to dir/name.log. The caller calls Stop.
 func Start(ctx context.Context, dir, name string, env ...string) (*Process, error) {
+	for _, v := range env {
+		switch v {
+		case "LOG_LEVEL=warn", "LOG_LEVEL=error", "LOG_FORMAT=text":
+			return nil, fmt.Errorf("start %s: with %s its log would not say that it has started", name, v)
+		}
+	}
 	log, err := os.OpenFile(filepath.Join(dir, name+".log"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open log of %s: %w", name, err)

@@ -54,6 +54,7 @@ type Options struct {
 // Batch is one call of commit.
 type Batch struct {
 	Size   int
+	Again  bool          // an item of a batch that failed, committed alone
 	Waited time.Duration // of its first item, until now
 	Took   time.Duration
 	Err    error
@@ -217,13 +218,13 @@ func (g *Group[T, R]) fill(batch []*call[T, R]) []*call[T, R] {
 
 // settle commits a batch and answers every call of it.
 func (g *Group[T, R]) settle(ctx context.Context, batch []*call[T, R]) {
-	results, err := g.attempt(ctx, batch)
+	results, err := g.attempt(ctx, batch, false)
 	if len(batch) == 1 || !g.oneIsToBlame(err) {
 		answer(batch, results, err)
 		return
 	}
 	for i := range batch {
-		results, err := g.attempt(ctx, batch[i:i+1])
+		results, err := g.attempt(ctx, batch[i:i+1], true)
 		if err != nil && !g.oneIsToBlame(err) {
 			answer(batch[i:], nil, err) // the others would fail as well, and a database in trouble has enough to do
 			return
@@ -247,7 +248,7 @@ func answer[T, R any](batch []*call[T, R], results []R, err error) {
 }
 
 // attempt calls commit.
-func (g *Group[T, R]) attempt(ctx context.Context, batch []*call[T, R]) (results []R, err error) {
+func (g *Group[T, R]) attempt(ctx context.Context, batch []*call[T, R], again bool) (results []R, err error) {
 	items, began := make([]T, len(batch)), time.Now()
 	for i, c := range batch {
 		items[i] = c.item
@@ -258,7 +259,7 @@ func (g *Group[T, R]) attempt(ctx context.Context, batch []*call[T, R]) (results
 		if v := recover(); v != nil {
 			err = &PanicError{v, debug.Stack()}
 		}
-		g.o.OnBatch(Batch{Size: len(batch), Waited: began.Sub(batch[0].since), Took: time.Since(began), Err: err})
+		g.o.OnBatch(Batch{Size: len(batch), Again: again, Waited: began.Sub(batch[0].since), Took: time.Since(began), Err: err})
 	}()
 	results, err = g.commit(ctx, items)
 	if err == nil && len(results) != len(items) {

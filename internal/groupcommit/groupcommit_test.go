@@ -455,8 +455,8 @@ func TestEveryCallOfCommitIsTold(t *testing.T) {
 		want := []groupcommit.Batch{
 			{Size: 1, Took: took},
 			{Size: 2, Waited: took, Took: took, Err: errBad},
-			{Size: 1, Waited: 2 * took, Took: took},
-			{Size: 1, Waited: 3 * took, Took: took, Err: errBad},
+			{Size: 1, Again: true, Waited: 2 * took, Took: took},
+			{Size: 1, Again: true, Waited: 3 * took, Took: took, Err: errBad},
 		}
 		if diff := cmp.Diff(want, told, cmp.Comparer(func(x, y error) bool { return errors.Is(x, y) })); diff != "" {
 			t.Error(diff)

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strconv"
 	"time"
@@ -94,8 +95,11 @@ func (s *server) attempt(ctx context.Context, r payments.Request) (idempotency.A
 	if again := s.limits.take(r.ClientID); again > 0 {
 		return s.replayOr(ctx, r, refuse("rate-limited", "Nothing was done. Repeat the identical request later.").with("Retry-After", seconds(again)))
 	}
-	if !s.shares.take(r.TenantID) {
+	if err := s.shares.take(ctx, r.TenantID); err != nil {
 		s.limits.giveBack(r.ClientID)
+		if !errors.Is(err, errTooMany) {
+			return idempotency.Answer{}, err
+		}
 		return s.replayOr(ctx, r, refuse("rate-limited", "Nothing was done: too many requests of this tenant are being worked on. Repeat the identical request later.").
 			with("Retry-After", soon()))
 	}
@@ -107,8 +111,13 @@ func (s *server) attempt(ctx context.Context, r payments.Request) (idempotency.A
 	return answer, err
 }
 
-// replayOr returns the stored answer of a finished key, and refuses a new one.
+// replayOr returns the stored answer of a finished key, and refuses a new one, or any when too many want to look at theirs.
 func (s *server) replayOr(ctx context.Context, r payments.Request, refusal *problem) (idempotency.Answer, error) {
+	done := s.turns.take(ctx, r.TenantID)
+	if done == nil {
+		return idempotency.Answer{}, refusal
+	}
+	defer done()
 	answer, err := s.peek(ctx, r.Request)
 	if err == nil && answer.State == idempotency.New {
 		return idempotency.Answer{}, refusal

@@ -49,6 +49,7 @@ type server struct {
 	Options
 	limits *limits
 	shares *shares
+	turns  *turns
 }
 
 // New returns the API.
@@ -63,7 +64,7 @@ func New(o Options) http.Handler {
 		o.CursorKey = make([]byte, 32)
 		_, _ = rand.Read(o.CursorKey) // never fails: the program would have crashed
 	}
-	s := &server{Options: o, limits: newLimits(o.RateLimit, time.Now), shares: newShares(o.TenantMax)}
+	s := &server{Options: o, limits: newLimits(o.RateLimit, time.Now), shares: newShares(o.TenantMax, time.Now), turns: newTurns()}
 
 	r := chi.NewRouter()
 	r.Use(s.observe, s.recover, middleware.GetHead)

@@ -4,14 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Beginner starts transactions, each on a connection that was not broken before. A *pgxpool.Pool is one.
+// Beginner starts transactions. A connection that broke is not used for another one. A *pgxpool.Pool is one.
 type Beginner interface {
 	BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error)
 }
@@ -48,7 +50,7 @@ func Settle(ctx context.Context, db Beginner, attempt func(context.Context, pgx.
 				break
 			}
 		}
-		answers, unknown, err := once(ctx, context.WithoutCancel(ctx), db, attempt)
+		answers, unknown, err := once(ctx, context.WithoutCancel(ctx), living{db}, attempt)
 		switch {
 		case err == nil:
 			return answers, nil
@@ -92,6 +94,38 @@ func once(ctx, commitCtx context.Context, db Beginner, attempt func(context.Cont
 	}
 	// Crash point: it is committed but nobody was told. A repeat is a replay.
 	return as, false, nil
+}
+
+// maxDead is how many connections in a row may turn out to be dead at BEGIN: as many as a pool usually has.
+const maxDead = 20
+
+// living begins on connections that live. A pool hands out what it used a moment ago without a look at it, and since then the server may
+// have ended it. Nothing was done on it yet, and the pool drops it, so the next one is tried. Not for settle, which asks again by itself.
+type living struct{ Beginner }
+
+func (l living) BeginTx(ctx context.Context, o pgx.TxOptions) (tx pgx.Tx, err error) {
+	for range maxDead {
+		tx, err = l.Beginner.BeginTx(ctx, o)
+		if err == nil || ctx.Err() != nil || !died(err) {
+			break
+		}
+	}
+	return tx, err
+}
+
+// died says whether a connection that was there broke under BEGIN. A server that takes no connection, or answers and goes on living,
+// would say the same again.
+func died(err error) bool {
+	var connect *pgconn.ConnectError
+	var e *pgconn.PgError
+	var network net.Error
+	switch {
+	case errors.As(err, &connect):
+		return false
+	case errors.As(err, &e):
+		return e.SeverityUnlocalized == "FATAL"
+	}
+	return errors.As(err, &network) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }
 
 // settle finds out what became of an unknown COMMIT by doing it again. mine are the answers of that attempt,

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -13,10 +14,10 @@ import (
 // counts as lost.
 type Sources struct {
 	DB          *pgxpool.Pool // as the schema's owner. One connection is taken out of it, and closed at the end
-	Brokers     []string
-	TopicPrefix string   // topics are the prefix and payments, accounts and whatever else the outbox names
-	Consumer    string   // name in inbox_events
-	History     []string // files of Exchanges; none: the lines that need them are left out, and the report says so
+	Brokers     []string      // none: the lines that need topics are left out, with what a consumer made of them, and the report says so
+	TopicPrefix string        // topics are the prefix and payments, accounts and whatever else the outbox names
+	Consumer    string        // name in inbox_events
+	History     []string      // files of Exchanges; none: the lines that need them are left out, and the report says so
 
 	// MostRepeated is how many records may be repeats of others. A relay that is killed sends the batch in hand again: a
 	// batch for each kill. Zero: none may.
@@ -108,16 +109,7 @@ func (c *check) gather(ctx context.Context) error {
 			return err
 		}
 	}
-	c.Progress("find topics")
-	rows, err := c.conn.Query(ctx, aggregateTypes) // CollectRows returns its error
-	if err != nil {
-		return fmt.Errorf("find topics: %w", err)
-	}
-	types, err := pgx.CollectRows(rows, pgx.RowTo[string])
-	if err != nil {
-		return fmt.Errorf("find topics: %w", err)
-	}
-	since, err := copyTopics(ctx, c.conn, c.Sources, types, c.Progress)
+	since, err := c.gatherTopics(ctx)
 	if err != nil {
 		return err
 	}
@@ -129,6 +121,22 @@ func (c *check) gather(ctx context.Context) error {
 		return fmt.Errorf("analyze: %w", err)
 	}
 	return nil
+}
+
+func (c *check) gatherTopics(ctx context.Context) (since *time.Time, err error) {
+	if len(c.Brokers) == 0 {
+		return nil, nil
+	}
+	c.Progress("find topics")
+	rows, err := c.conn.Query(ctx, aggregateTypes) // CollectRows returns its error
+	if err != nil {
+		return nil, fmt.Errorf("find topics: %w", err)
+	}
+	types, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("find topics: %w", err)
+	}
+	return copyTopics(ctx, c.conn, c.Sources, types, c.Progress)
 }
 
 const totals = `
@@ -150,7 +158,7 @@ func (c *check) count(ctx context.Context) error {
 			return fmt.Errorf("count all: %w", err)
 		}
 		for _, q := range queries {
-			if q.history && len(c.History) == 0 {
+			if q.needs == histories && len(c.History) == 0 || q.needs == topics && len(c.Brokers) == 0 {
 				r.LeftOut = append(r.LeftOut, q.name)
 				continue
 			}
@@ -171,34 +179,43 @@ func (c *check) count(ctx context.Context) error {
 
 // query is one line of the report: wrong lists what is wrong, and nothing when all is well; of says how many were looked at.
 type query struct {
-	name    string
-	history bool // it needs the clients' history
-	of      string
-	wrong   string
+	name  string
+	needs source
+	of    string
+	wrong string
 }
+
+// source is what a line needs beside the tables.
+type source int
+
+const (
+	nothing source = iota
+	histories
+	topics // and what a consumer made of them
+)
 
 // queries in the order of the report.
 var queries = []query{
-	{AcknowledgedMissing, true, acknowledged, acknowledgedMissing},
-	{NobodyAskedFor, true, paymentsOfHistory, nobodyAskedFor},
-	{AnswersChanged, true, keptAnswers, answersChanged},
-	{ReusedKeysAccepted, true, keptAnswers, reusedKeysAccepted},
-	{RefusedForNothing, true, refusedAsReused, refusedForNothing},
-	{RepeatsUnmarked, true, keptAnswers, repeatsUnmarked},
-	{KeysTwice, false, paymentsAndAnswers, keysTwice},
-	{AnswersMissing, false, paymentsAndAnswersSince, answersMissing},
-	{EventsMissing, false, paymentsAndAccountsSince, eventsMissing},
-	{EventsLost, false, outboxSince, eventsLost},
-	{EventsPhantom, false, allRecords, eventsPhantom},
-	{EventsChanged, false, allRecords, eventsChanged},
-	{EventsRepeated, false, allRecords, eventsRepeated},
-	{EventsOutOfOrder, false, severalRecords, eventsOutOfOrder},
-	{EffectsLost, false, consumedRecords, effectsLost},
-	{EffectsPhantom, false, inboxRows, effectsPhantom},
-	{StatementsWrong, false, statementRows, statementsWrong},
-	{PaymentsUnbalanced, false, allPayments, paymentsUnbalanced},
-	{PaymentsAstray, false, allPayments, paymentsAstray},
-	{BalancesWrong, false, allAccounts, balancesWrong},
+	{AcknowledgedMissing, histories, acknowledged, acknowledgedMissing},
+	{NobodyAskedFor, histories, paymentsOfHistory, nobodyAskedFor},
+	{AnswersChanged, histories, keptAnswers, answersChanged},
+	{ReusedKeysAccepted, histories, keptAnswers, reusedKeysAccepted},
+	{RefusedForNothing, histories, refusedAsReused, refusedForNothing},
+	{RepeatsUnmarked, histories, keptAnswers, repeatsUnmarked},
+	{KeysTwice, nothing, paymentsAndAnswers, keysTwice},
+	{AnswersMissing, nothing, paymentsAndAnswersSince, answersMissing},
+	{EventsMissing, nothing, paymentsAndAccountsSince, eventsMissing},
+	{EventsLost, topics, outboxSince, eventsLost},
+	{EventsPhantom, topics, allRecords, eventsPhantom},
+	{EventsChanged, topics, allRecords, eventsChanged},
+	{EventsRepeated, topics, allRecords, eventsRepeated},
+	{EventsOutOfOrder, topics, severalRecords, eventsOutOfOrder},
+	{EffectsLost, topics, consumedRecords, effectsLost},
+	{EffectsPhantom, topics, inboxRows, effectsPhantom},
+	{StatementsWrong, topics, statementRows, statementsWrong},
+	{PaymentsUnbalanced, nothing, allPayments, paymentsUnbalanced},
+	{PaymentsAstray, nothing, allPayments, paymentsAstray},
+	{BalancesWrong, nothing, allAccounts, balancesWrong},
 }
 
 func (q query) run(ctx context.Context, tx pgx.Tx) (Line, error) {

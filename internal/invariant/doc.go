@@ -45,12 +45,11 @@
 //	keys that took effect twice    two payments or two stored answers of one key, closer together than answers are kept
 //	payments without their answer  a payment and no answer under its key that is about it, or an answer that tells of a payment that is not there
 //	payments without their event   a payment or an account and no event in the outbox, or an event about none
-//	statements differ from ledger  what the consumer added up is not what moved: an effect that happened twice, or half
 //	unbalanced payments            entries that are not the payment's amount from its source to its destination, or are of none
 //	payments across tenants        accounts of another tenant or in another currency
 //	wrong balances                 balance and entries of an account differ, entries have a gap, a customer was below zero
 //
-// From the topics:
+// From the topics, and from what a consumer made of them, left out without brokers:
 //
 //	events lost                    in the outbox and not on the topic
 //	phantom events                 on the topic and not in the outbox: its transaction never committed
@@ -59,4 +58,5 @@
 //	events out of order            first records not in the order of the rows, an aggregate in two partitions, a version left out
 //	effects lost                   on the topic, and the consumer's inbox does not know it
 //	effects without event          in the inbox and not on the topic
+//	statements differ from ledger  what the consumer added up is not what moved: an effect that happened twice, or half
 package invariant

@@ -34,7 +34,7 @@ const (
 // Report is what was counted.
 type Report struct {
 	Lines   []Line
-	LeftOut []string // names of lines that were not counted, because there was no history
+	LeftOut []string // names of lines that were not counted, because there was no history, or no broker
 
 	// In the tables and on the topics.
 	Payments, Declined, Events, Records int64
@@ -101,7 +101,7 @@ func (r Report) WriteTable(w io.Writer) error {
 		fmt.Fprintln(t, strings.TrimRight(fmt.Sprintf("%s\t%s\t%d of %d\t%s", verdict, l.Name, l.Wrong, l.Of, examples), "\t"))
 	}
 	for _, name := range r.LeftOut {
-		fmt.Fprintf(t, "-\t%s\tnot counted: no history\n", name)
+		fmt.Fprintf(t, "-\t%s\tnot counted: no source for it\n", name)
 	}
 	if err := t.Flush(); err != nil {
 		return fmt.Errorf("write report: %w", err)

@@ -204,9 +204,31 @@ func TestWithoutAHistoryItsLinesAreLeftOutAndTheReportSaysSo(t *testing.T) {
 		t.Errorf("counted without a history: %+v", line)
 	}
 	var table bytes.Buffer
-	if err := r.WriteTable(&table); err != nil || strings.Count(table.String(), "not counted: no history") != 6 {
+	if err := r.WriteTable(&table); err != nil || strings.Count(table.String(), "not counted: no source for it") != 6 {
 		t.Errorf("%v\n%s", err, &table)
 	}
+}
+
+func TestWithoutBrokersTheTablesAreCountedAllTheSame(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.load(t) // nothing is published, nothing consumed
+	tablesOnly := func(s *invariant.Sources) { s.Brokers, s.TopicPrefix, s.Consumer = nil, "", "" }
+	r := w.check(t, tablesOnly)
+	wantWrong(t, r)
+	want := []string{invariant.EventsLost, invariant.EventsPhantom, invariant.EventsChanged, invariant.EventsRepeated, invariant.EventsOutOfOrder,
+		invariant.EffectsLost, invariant.EffectsPhantom, invariant.StatementsWrong}
+	if diff := cmp.Diff(want, r.LeftOut); diff != "" {
+		t.Errorf("left out (-want +got):\n%s", diff)
+	}
+	for _, line := range r.Lines {
+		if line.Of == 0 {
+			t.Errorf("%s: looked at nothing", line.Name)
+		}
+	}
+	w.exec(t, `UPDATE accounts SET balance_minor = balance_minor + 1 WHERE id = $1`, w.a)
+	w.exec(t, `DELETE FROM outbox_events WHERE aggregate_id = $1`, w.b.String())
+	wantWrong(t, w.check(t, tablesOnly), invariant.BalancesWrong, invariant.EventsMissing)
 }
 
 func TestAHistoryThatCannotBeReadIsAnErrorThatNamesTheLine(t *testing.T) {
@@ -304,7 +326,7 @@ func TestATableShowsWhatIsWrong(t *testing.T) {
 	want := `ok     events lost      0 of 12
 WRONG  phantom events   2 of 12  payments partition 1 offset 2, payments partition 3 offset 4
 none   effects lost     0 of 0
--      answers changed  not counted: no history
+-      answers changed  not counted: no source for it
 `
 	if diff := cmp.Diff(want, table.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

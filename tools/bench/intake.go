@@ -181,6 +181,9 @@ func (b *bench) round(ctx context.Context, n int) error {
 	b.say("round %d, %.0f payments/s in an open loop: p99 %.1f ms, with group commit %.1f ms, replays %.1f ms", n, b.rate, single.quantile(99), group.quantile(99), replays.quantile(99))
 	f.compareOpen(single, group, replays)
 
+	if err := b.flood(ctx, n); err != nil {
+		return fmt.Errorf("round %d, flood: %w", n, err)
+	}
 	if b.hot {
 		return nil
 	}

@@ -24,6 +24,7 @@ type load struct {
 	rate        float64     // requests a second, whatever becomes of those before (open loop); 0: each connection sends when it was answered (closed loop)
 	duplicates  float64     // share of requests that repeat an answered one of the same connection
 	replay      []uuid.UUID // send these keys, which have answers, over and over; nil: new ones
+	refusals    bool        // 429 is an answer like any other
 	warmup      time.Duration
 	window      time.Duration
 	pause       func(time.Duration)
@@ -37,6 +38,7 @@ type traffic struct {
 	answered  int                     // requests of the window. Closed loop: answered in it; open loop: due in it
 	latencies *hdrhistogram.Histogram // of these, in microseconds. Open loop: since the request was due, not since it was sent
 	first     int                     // first answers, warm-up included: so many payments there must be
+	refused   int                     // 429, warm-up included
 	keys      []uuid.UUID             // of these
 	wrong     map[string]int          // answers that were not expected, by what they were
 }
@@ -127,9 +129,10 @@ type worker struct {
 	span    span
 	next    int // place in replay
 
-	took  []time.Duration // of requests in the window; a histogram is made of them when nothing is measured any more
-	keys  []uuid.UUID
-	wrong map[string]int
+	took    []time.Duration // of requests in the window; a histogram is made of them when nothing is measured any more
+	keys    []uuid.UUID
+	refused int
+	wrong   map[string]int
 }
 
 // closed sends the next request when the one before is answered.
@@ -173,6 +176,8 @@ func (w *worker) exchange(buffer []byte) bool {
 	case err != nil:
 		w.wrong[reason(err)]++
 		return false
+	case got.status == 429 && w.refusals:
+		w.refused++
 	case got.status != 201:
 		w.wrong[fmt.Sprintf("status %d", got.status)]++
 	case got.replayed != expected:
@@ -222,6 +227,7 @@ func sum(workers []*worker) traffic {
 			_ = t.latencies.RecordValue(min(max(1, d.Microseconds()), t.latencies.HighestTrackableValue()))
 		}
 		t.first += len(w.keys)
+		t.refused += w.refused
 		t.keys = append(t.keys, w.keys...)
 		for what, n := range w.wrong {
 			t.wrong[what] += n

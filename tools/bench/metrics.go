@@ -6,6 +6,7 @@ import (
 	"io"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -81,6 +82,14 @@ func (h histogram) since(before histogram) histogram {
 func (h histogram) count() float64 { return h.counts[len(h.counts)-1] }
 
 func (h histogram) mean() float64 { return h.sum / h.count() }
+
+// share of the values that are at most bound, which must be the bound of a bucket. NaN: there are no values.
+func (h histogram) share(bound float64) float64 {
+	if i := slices.Index(h.bounds, bound); i >= 0 {
+		return h.counts[i] / h.count()
+	}
+	return math.NaN()
+}
 
 // atMost returns the least bound that the share q of the values does not exceed: the true quantile is below. NaN: there are no values.
 func (h histogram) atMost(q float64) float64 {

@@ -57,6 +57,7 @@ func (f figures) compareOpen(single, group, replays measured) {
 	f.add("replay_p99_ms", replays.quantile(99))
 	f.add("replay_p99_ratio", replays.quantile(99)/group.quantile(99))
 	f.add("claim_p99_ms", 1000*replays.claims.atMost(.99))
+	f.add("claim_within_1ms", replays.claims.share(.001))
 }
 
 // table is what is shown, in this order: a name of figures, what it is, what it is measured against.
@@ -85,6 +86,11 @@ var table = []struct{ name, what, bar string }{
 	{"replay_p99_ms", "replays, open loop, on, p99 ms", ""},
 	{"replay_p99_ratio", "  replays ÷ first requests", "≤ 1"},
 	{"claim_p99_ms", "claim of replays, open loop, p99 at most ms", "≤ 1"},
+	{"claim_within_1ms", "  share within 1 ms", "≥ 0.99"},
+	{"flood_alone_p99_ms", "a tenant alone at 50/s, p99 ms", ""},
+	{"flood_p99_ms", "  while another one floods, p99 ms", ""},
+	{"flood_p99_ratio", "  flooded ÷ alone", "< 5"},
+	{"flood_per_s", "  what the other one gets done, payments/s", ""},
 	{"hot_per_s", "hot account, on, payments/s", ""},
 	{"hot_ratio", "  hot ÷ uniform", "≥ 0.7"},
 	{"stored_per_s", "with keys stored, on, payments/s", ""},
@@ -98,7 +104,7 @@ var table = []struct{ name, what, bar string }{
 // always are the members of the JSON that are there, as null, if they were not measured.
 var always = []string{
 	"ratio", "group_per_s", "single_per_s", "p50_ratio_1conn", "open_p99_ratio", "cpu_ratio", "replay_ratio", "replay_p99_ratio",
-	"claim_p99_ms", "hot_ratio", "stored_ratio", "rss_mib", "wal_bytes_per_payment", "statements_per_batch",
+	"claim_p99_ms", "flood_p99_ratio", "hot_ratio", "stored_ratio", "rss_mib", "wal_bytes_per_payment", "statements_per_batch",
 }
 
 // report prints the table and, as the last line, the JSON.

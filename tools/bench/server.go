@@ -41,6 +41,7 @@ type server struct {
 	given string // URL; empty: own
 
 	seed       seed
+	neighbour  seed // of a second tenant
 	databases  int
 	statements bool // they can be counted
 }
@@ -64,6 +65,7 @@ func (s seed) ids() []uuid.UUID {
 const (
 	template = "template_bench"
 	tenant   = "bench"
+	next     = "bench-neighbour"
 	funds    = "1000000000000" // of each account: more than any run moves
 )
 
@@ -73,7 +75,7 @@ func (s *server) open(ctx context.Context, accounts int) error {
 		if err := s.inspect(ctx); err != nil {
 			return err
 		}
-		return s.fund(ctx, s.given, accounts)
+		return s.fundBoth(ctx, s.given, accounts)
 	}
 	options := embedded.PostgresOptions{Settings: settings, Log: slog.New(slog.DiscardHandler)}
 	var err error
@@ -107,13 +109,13 @@ func (s *server) open(ctx context.Context, accounts int) error {
 			return err
 		}
 	}
-	if err := s.fund(ctx, url, accounts); err != nil {
+	if err := s.fundBoth(ctx, url, accounts); err != nil {
 		return err
 	}
 	return s.execute(ctx, url, `VACUUM ANALYZE`)
 }
 
-const strangers = `SELECT EXISTS (SELECT FROM payments p JOIN tenants t ON t.id = p.tenant_id WHERE t.name <> $1)`
+const strangers = `SELECT EXISTS (SELECT FROM payments p JOIN tenants t ON t.id = p.tenant_id WHERE t.name <> ALL ($1))`
 
 // inspect refuses a database that is not ours, or that somebody uses.
 func (s *server) inspect(ctx context.Context) error {
@@ -126,7 +128,7 @@ func (s *server) inspect(ctx context.Context) error {
 		return fmt.Errorf("-database-url: not a database of ours: %w", err)
 	}
 	var used bool
-	if err := conn.QueryRow(ctx, strangers, tenant).Scan(&used); err != nil {
+	if err := conn.QueryRow(ctx, strangers, []string{tenant, next}).Scan(&used); err != nil {
 		return fmt.Errorf("-database-url: look for payments: %s", firstLine(err))
 	}
 	if used {
@@ -135,8 +137,16 @@ func (s *server) inspect(ctx context.Context) error {
 	return nil
 }
 
+func (s *server) fundBoth(ctx context.Context, url string, accounts int) (err error) {
+	if s.seed, err = s.fund(ctx, url, tenant, accounts); err != nil {
+		return err
+	}
+	s.neighbour, err = s.fund(ctx, url, next, min(accounts, 100))
+	return err
+}
+
 // fund makes client, credential and accounts the way an operator does.
-func (s *server) fund(ctx context.Context, url string, accounts int) error {
+func (s *server) fund(ctx context.Context, url, tenant string, accounts int) (made seed, err error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(s.dir, "oncepay"), "seed", "-tenant", tenant, "-client", "load", "-currency", "USD",
 		"-accounts", strconv.Itoa(accounts), "-fund", funds, "-json")
 	cmd.Env = []string{"DATABASE_URL=" + url}
@@ -144,12 +154,12 @@ func (s *server) fund(ctx context.Context, url string, accounts int) error {
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return fmt.Errorf("oncepay seed: %w\n%s", err, bytes.TrimSpace(stderr.Bytes()))
+		return made, fmt.Errorf("oncepay seed: %w\n%s", err, bytes.TrimSpace(stderr.Bytes()))
 	}
-	if err := json.Unmarshal(out, &s.seed); err != nil {
-		return fmt.Errorf("read what oncepay seed printed: %w", err)
+	if err := json.Unmarshal(out, &made); err != nil {
+		return made, fmt.Errorf("read what oncepay seed printed: %w", err)
 	}
-	return nil
+	return made, nil
 }
 
 // database is where one session works.

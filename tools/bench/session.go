@@ -21,6 +21,7 @@ import (
 // setup is how the API runs in a session.
 type setup struct {
 	group    bool
+	limits   bool      // the API's own against a tenant that floods
 	pool     int       // with group off; with group on the API's default is right
 	database *database // nil: a fresh one
 	count    bool      // statements; costs a little
@@ -78,13 +79,14 @@ func (b *bench) session(ctx context.Context, to setup, do func(*session) error) 
 		b.peak = max(b.peak, memory)
 	}
 	s.api.Stop()
-	return checkBooks(ctx, s.conn, s.before, s.first)
+	return errors.Join(checkBooks(ctx, s.conn, s.before, s.first), checkInvariants(ctx, d.owner))
 }
 
 func (b *bench) environment(to setup, d *database) []string {
 	env := append([]string{"HTTP_ADDR=127.0.0.1:0"}, d.api...)
-	// The limits against a tenant that floods are not what is measured.
-	env = append(env, "TENANT_MAX="+strconv.Itoa(max(300, b.connections)), "QUEUE_MAX="+strconv.Itoa(max(1000, b.connections)))
+	if !to.limits { // they are not what is measured
+		env = append(env, "TENANT_MAX="+strconv.Itoa(max(300, b.connections)), "QUEUE_MAX="+strconv.Itoa(max(1000, b.connections)))
+	}
 	if to.group {
 		env = append(env, "GROUP_COMMIT=on")
 	} else {
@@ -122,12 +124,17 @@ type snapshot struct {
 	claims, batches histogram
 }
 
-func (s *session) measure(ctx context.Context, st stretch) (m measured, err error) {
-	l := load{
+// load is a stretch as one tenant's.
+func (s *session) load(st stretch, from seed) load {
+	return load{
 		dial:     func() (net.Conn, error) { return net.Dial("tcp", s.api.Addr) },
-		payments: newPayments(s.b.server.seed.Token, s.b.server.seed.ids(), st.hot || s.b.hot), connections: st.connections, rate: st.rate,
+		payments: newPayments(from.Token, from.ids(), st.hot || s.b.hot), connections: st.connections, rate: st.rate,
 		duplicates: s.b.duplicates, replay: st.replay, warmup: st.warm, window: st.long, pause: pause,
 	}
+}
+
+func (s *session) measure(ctx context.Context, st stretch) (m measured, err error) {
+	l := s.load(st, s.b.server.seed)
 	profiled := make(chan error, 1)
 	go func() { profiled <- s.profile(ctx, st) }()
 	calls, batches, err := s.counted(ctx)

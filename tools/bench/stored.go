@@ -6,25 +6,28 @@ import (
 	"time"
 )
 
-// The keys and payments of earlier days, in the numbers of a busy one, made by SQL. They are declined payments: these have no entries, so the
-// books balance. Keys are random, and inserted in their order, so that their index is built from left to right.
+// Keys and payments in the numbers of a busy day, made by SQL, so that the books balance: the keys are of requests that were refused without a
+// payment, the payments are declined ones, which have no entries, of a month ago, when keys and events were others. Keys are random, and inserted
+// in their order, so that their index is built from left to right.
+const client = `(SELECT c.id, c.tenant_id FROM clients c JOIN tenants t ON t.id = c.tenant_id WHERE t.name = '` + tenant + `') c`
+
 const storeKeys = `
 INSERT INTO idempotency_keys (tenant_id, client_id, key, fingerprint_version, fingerprint, request_id, status, content_type, location, body)
-SELECT c.tenant_id, c.id, k.key, 1, sha256(k.key::bytea), k.key, 402, 'application/problem+json', '/api/v1/payments/' || k.key,
-  convert_to('{"type":"insufficient-funds","title":"Insufficient funds","status":402,"detail":"Account ' || k.key ||
-    ' has less than the amount. The payment was recorded as declined; no money moved.","instance":"/api/v1/payments/' || k.key ||
-    '","code":"insufficient-funds","retry":"new-key","payment_id":"' || k.key || '"}', 'UTF8')
-FROM clients c, (SELECT gen_random_uuid()::text AS key FROM generate_series(1, $1) ORDER BY 1) k`
+SELECT c.tenant_id, c.id, k.key, 1, sha256(k.key::bytea), k.key, 422, 'application/problem+json', '',
+  convert_to('{"type":"unknown-account","title":"Unknown account","status":422,"detail":"There is no account ' || k.key ||
+    '. No money moved.","instance":"/api/v1/payments","code":"unknown-account","retry":"new-key","padding":"' || repeat(k.key, 4) || '"}', 'UTF8')
+FROM ` + client + `, (SELECT gen_random_uuid()::text AS key FROM generate_series(1, $1) ORDER BY 1) k`
 
 const storePayments = `
 INSERT INTO payments (id, tenant_id, status, decline_code, version, amount_minor, currency, source_account, destination_account, description, metadata,
   client_reference, processed_at, client_id, idempotency_key, fingerprint, fingerprint_version, method, route, request_id)
-SELECT (lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint - $1 + n), 12, '0') || '7' || right(md5(n::text), 3) || '8' || right(md5((-n)::text), 15))::uuid,
+SELECT (lpad(to_hex((extract(epoch FROM t.past) * 1000)::bigint - $1 + n), 12, '0') || '7' || right(md5(n::text), 3) || '8' || right(md5((-n)::text), 15))::uuid,
   c.tenant_id, 'declined', 'insufficient-funds', 1, 100 + n % 900, 'USD', a.ids[1 + n % a.many], a.ids[1 + (n + 1) % a.many],
-  'Invoice 2026-001742, October', jsonb_build_object('customer', 'c-' || n), 'order-' || n, now(), c.id,
+  'Invoice 2026-001742, October', jsonb_build_object('customer', 'c-' || n), 'order-' || n, t.past, c.id,
   md5(n::text), sha256(n::text::bytea), 1, 'POST', '/api/v1/payments', md5((-n)::text)
-FROM clients c, generate_series(1, $1) n,
-  (SELECT array_agg(id ORDER BY md5(id::text)) AS ids, count(*)::int AS many FROM accounts WHERE kind = 'customer') a`
+FROM ` + client + `,
+  LATERAL (SELECT array_agg(id ORDER BY md5(id::text)) AS ids, count(*)::int AS many FROM accounts WHERE kind = 'customer' AND tenant_id = c.tenant_id) a,
+  (SELECT now() - interval '30 days' AS past) t, generate_series(1, $1) n`
 
 // measureStored compares a database that holds many keys and payments with one that holds none.
 func (b *bench) measureStored(ctx context.Context) error {

@@ -1,0 +1,138 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/oncepay/oncepay/internal/groupcommit"
+)
+
+// flood takes n shares of the tenant at once, and returns those that were let through so far and those that were refused.
+func flood(ctx context.Context, s *shares, tenant uuid.UUID, n int) (through, refused func() int) {
+	results := make(chan error, n)
+	for range n {
+		go func() { results <- s.take(ctx, tenant) }()
+	}
+	synctest.Wait()
+	var counted [2]int
+	count := func(i int) func() int {
+		return func() int {
+			synctest.Wait()
+			for len(results) > 0 {
+				if err := <-results; err == nil {
+					counted[0]++
+				} else {
+					counted[1]++
+				}
+			}
+			return counted[i]
+		}
+	}
+	return count(0), count(1)
+}
+
+func wantCounts(t *testing.T, through, refused func() int, want ...int) {
+	t.Helper()
+	if got := [2]int{through(), refused()}; got != [2]int{want[0], want[1]} {
+		t.Errorf("%d were let through and %d refused, want %d and %d", got[0], got[1], want[0], want[1])
+	}
+}
+
+func TestATenantWithoutCompanyHasAllItsRequestsWithTheCommitters(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newShares(100, time.Now)
+		through, refused := flood(t.Context(), s, uuid.New(), 150)
+		wantCounts(t, through, refused, 100, 50)
+	})
+}
+
+func TestWhileAnotherTenantSendsAFloodWaitsBehindItself(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, flooder, other := newShares(100, time.Now), uuid.New(), uuid.New()
+		if err := s.take(t.Context(), other); err != nil {
+			t.Fatal(err)
+		}
+		through, refused := flood(t.Context(), s, flooder, 150)
+		wantCounts(t, through, refused, crowded, 50)
+		if err := s.take(t.Context(), other); err != nil { // at once: it waits for nobody
+			t.Fatal(err)
+		}
+		s.giveBack(flooder)
+		wantCounts(t, through, refused, crowded+1, 50) // the next one
+
+		<-time.After(company + time.Nanosecond) // the other one is gone
+		s.giveBack(flooder)
+		wantCounts(t, through, refused, 100, 50)
+		for range 100 - 2 {
+			s.giveBack(flooder)
+		}
+		s.giveBack(other)
+		s.giveBack(other)
+		if len(s.of) > 0 {
+			t.Errorf("%d tenants are kept", len(s.of))
+		}
+	})
+}
+
+func TestARequestWhoseTimeIsUpBeforeItsTurnLeavesItToTheNext(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s, flooder, other := newShares(100, time.Now), uuid.New(), uuid.New()
+		for _, tenant := range []uuid.UUID{other, flooder} {
+			if err := s.take(t.Context(), tenant); err != nil {
+				t.Fatal(err)
+			}
+		}
+		through, _ := flood(t.Context(), s, flooder, crowded-1)
+		hurried, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		if err := s.take(hurried, flooder); !errors.Is(err, groupcommit.ErrNotBegun) || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v", err)
+		}
+		patient, refused := flood(t.Context(), s, flooder, 1)
+		wantCounts(t, patient, refused, 0, 0)
+		s.giveBack(flooder)
+		wantCounts(t, patient, refused, 1, 0)
+		if n := through(); n != crowded-1 {
+			t.Errorf("%d before", n)
+		}
+	})
+}
+
+func TestOfATenantsRefusedRequestsOneLooksAtATimeAndTheOthersWaitForAWhile(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		turns, flooder, began := newTurns(), uuid.New(), time.Now()
+		first := turns.take(t.Context(), flooder)
+		second := make(chan func(), 1)
+		go func() { second <- turns.take(t.Context(), flooder) }()
+		synctest.Wait()
+		if len(second) > 0 {
+			t.Fatal("two look at the same time")
+		}
+		if other := turns.take(t.Context(), uuid.New()); other == nil || time.Since(began) > 0 {
+			t.Error("another tenant waits as well")
+		} else {
+			other()
+		}
+		first()
+		synctest.Wait()
+		if len(second) != 1 {
+			t.Fatal("the next one has no turn")
+		}
+		if third := turns.take(t.Context(), flooder); third != nil || time.Since(began) != lookPatience {
+			t.Errorf("one that nobody made room for waited %s", time.Since(began))
+		}
+		(<-second)()
+		if len(turns.of) > 0 {
+			t.Errorf("%d tenants are kept", len(turns.of))
+		}
+	})
+}
