@@ -7,6 +7,9 @@ VERSION      := $(shell git describe --tags --always --dirty 2>/dev/null || echo
 # The race detector needs a C compiler.
 RACE := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
 
+# test/e2e goes through it. Debian puts it where only root looks.
+PGBOUNCER := $(shell PATH=$$PATH:/usr/sbin command -v pgbouncer)
+
 .DEFAULT_GOAL := help
 .PHONY: help demo demo-kill demo-check bench-intake bench-smoke record test test-big test-containers check fmt fmt-check vet lint build migrate up down test-compose compose-demo clean tools
 
@@ -24,6 +27,7 @@ demo-check: ## the same without a terminal: 20 s at full speed, api, relay and c
 
 test: ## all tests with -race, against an embedded Postgres and broker (or TEST_DATABASE_URL, TEST_KAFKA_BROKERS)
 	@[ -n "$(RACE)" ] || echo "NO C COMPILER: the tests run without the race detector (install gcc)"
+	@[ -n "$(PGBOUNCER)" ] || echo "NO PGBOUNCER: nothing is tested through a pooler (install pgbouncer)"
 	go run ./test/servers -- go test $(RACE) -count=1 ./...
 
 test-big: ## the plans of all statements with 10 million keys, payments and events (or PLAN_ROWS); minutes, and 15 GB of disk
@@ -31,6 +35,7 @@ test-big: ## the plans of all statements with 10 million keys, payments and even
 
 test-containers: ## all tests with -race, against Postgres and Kafka in Docker, and the whole chain in test/e2e
 	@[ -n "$(RACE)" ] || echo "NO C COMPILER: the tests run without the race detector (install gcc)"
+	@[ -n "$(PGBOUNCER)" ] || echo "NO PGBOUNCER: nothing is tested through a pooler (install pgbouncer)"
 	TEST_SERVERS=docker go run ./test/servers -docker -- go test $(RACE) -count=1 ./...
 
 check: fmt-check vet lint test ## what CI runs first: format, vet, lint, test

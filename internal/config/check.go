@@ -51,10 +51,16 @@ func checkPostgres(raw string) string {
 	if !strings.HasPrefix(raw, "postgres://") && !strings.HasPrefix(raw, "postgresql://") {
 		return "must be a URL that begins with postgres://"
 	}
-	if _, err := pgx.ParseConfig(raw); err != nil {
+	cfg, err := pgx.ParseConfig(raw)
+	if err != nil {
 		return "is a URL that Postgres drivers cannot use (look at port, sslmode, certificate files, and % @ / in the password, which must be percent-encoded)"
 	}
-	return ""
+	switch cfg.DefaultQueryExecMode {
+	case pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe:
+		return ""
+	}
+	// The simple protocol puts values into the statement's text (GHSA-j88v-2chj-qfwx); the others were never tried.
+	return "must have no other default_query_exec_mode than cache_statement or cache_describe"
 }
 
 func checkBrokers(raw string) string {

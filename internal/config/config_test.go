@@ -124,6 +124,16 @@ func TestAProblemIsReportedOnceEvenIfAnotherVariableFallsBackToIt(t *testing.T) 
 	}
 }
 
+func TestStatementsNeverCarryTheirValuesInTheirText(t *testing.T) {
+	t.Parallel()
+	for mode, right := range map[string]bool{"cache_statement": true, "cache_describe": true, "describe_exec": false, "exec": false, "simple_protocol": false} {
+		_, err := config.LoadAPI(env("DATABASE_URL", url+"?default_query_exec_mode="+mode))
+		if (err == nil) != right || err != nil && !strings.Contains(err.Error(), "default_query_exec_mode") {
+			t.Errorf("%s: %v", mode, err)
+		}
+	}
+}
+
 func TestNoValueIsRepeatedSinceItMayHoldAPassword(t *testing.T) {
 	t.Parallel()
 	for _, value := range []string{

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/oncepay/oncepay/internal/postgres"
 	"github.com/oncepay/oncepay/internal/testenv"
@@ -44,6 +45,38 @@ func TestEverySessionHasItsNameAndLimits(t *testing.T) {
 	}
 	if n := pool.Config().MaxConns; n != 3 {
 		t.Errorf("at most %d connections, want 3", n)
+	}
+}
+
+func TestASessionWithoutItsLimitsIsRefusedUntilTheRoleHasThem(t *testing.T) {
+	t.Parallel()
+	db := testenv.Database(t)
+	owner := db.Pool(t, "")
+	behindPooler := func(c *pgx.ConnConfig) { clear(c.RuntimeParams) }
+	pool, err := postgres.Open(t.Context(), db.URLAs("relay"), "x", 1, slog.New(slog.DiscardHandler), behindPooler)
+	if err == nil {
+		pool.Close()
+		t.Fatal("it was taken")
+	}
+	for _, part := range []string{"enable_hashjoin, ", "statement_timeout", "role relay", "Behind a pooler"} {
+		if !strings.Contains(err.Error(), part) {
+			t.Errorf("%q does not say %q", err, part)
+		}
+	}
+	_, rest, _ := strings.Cut(err.Error(), "dropped ")
+	names, _, _ := strings.Cut(rest, ":")
+	for name := range strings.SplitSeq(names, ", ") {
+		if _, err := owner.Exec(t.Context(), `ALTER ROLE relay IN DATABASE `+db.Name+` SET `+name+` FROM CURRENT`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if pool, err = postgres.Open(t.Context(), db.URLAs("relay"), "x", 1, slog.New(slog.DiscardHandler), behindPooler); err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	var made int // by the session itself: the next client of the pooler would have it
+	if err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_settings WHERE source = 'session'`).Scan(&made); err != nil || made != 0 {
+		t.Errorf("%d settings are the session's own, %v", made, err)
 	}
 }
 

@@ -47,6 +47,7 @@ type chain struct {
 	t      *testing.T
 	dir    string // programs and logs
 	db     *testenv.DB
+	url    func(role string) string // where the programs find db
 	owner  *pgxpool.Pool
 	kafka  []string // environment of what talks to Kafka
 	prefix string   // of topics
@@ -59,14 +60,21 @@ type chain struct {
 	} `json:"accounts"`
 }
 
-// newChain migrates an empty database, seeds a client with two accounts and starts the three programs.
+// newChain makes a database, seeds a client with two accounts and starts the three programs.
 func newChain(t *testing.T) *chain {
+	t.Helper()
+	db := testenv.Database(t)
+	return newChainVia(t, db, db.URLAs)
+}
+
+// newChainVia is newChain with what stands between the programs and their database.
+func newChainVia(t *testing.T, db *testenv.DB, url func(role string) string) *chain {
 	t.Helper()
 	built, err := programs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &chain{t: t, dir: t.TempDir(), db: testenv.Database(t), prefix: testenv.TopicPrefix(t)}
+	c := &chain{t: t, dir: t.TempDir(), db: db, url: url, prefix: testenv.TopicPrefix(t)}
 	for _, name := range []string{"api", "relay", "consumer", "oncepay"} {
 		if err := os.Symlink(filepath.Join(built, name), filepath.Join(c.dir, name)); err != nil {
 			t.Fatal(err)
@@ -91,17 +99,17 @@ func newChain(t *testing.T) *chain {
 
 func (c *chain) startAPI() {
 	c.t.Helper()
-	c.api = c.start("api", "DATABASE_URL="+c.db.URLAs("api_write"), "DATABASE_READ_URL="+c.db.URLAs("api_read"), "HTTP_ADDR=127.0.0.1:0")
+	c.api = c.start("api", "DATABASE_URL="+c.url("api_write"), "DATABASE_READ_URL="+c.url("api_read"), "HTTP_ADDR=127.0.0.1:0")
 }
 
 func (c *chain) startRelay() {
 	c.t.Helper()
-	c.relay = c.start("relay", append(c.kafka, "DATABASE_URL="+c.db.URLAs("relay"), "RELAY_LEASE=1s")...)
+	c.relay = c.start("relay", append(c.kafka, "DATABASE_URL="+c.url("relay"), "RELAY_LEASE=1s")...)
 }
 
 func (c *chain) startConsumer() {
 	c.t.Helper()
-	c.consumer = c.start("consumer", append(c.kafka, "DATABASE_URL="+c.db.URLAs("consumer"))...)
+	c.consumer = c.start("consumer", append(c.kafka, "DATABASE_URL="+c.url("consumer"))...)
 }
 
 func (c *chain) start(name string, env ...string) *child.Process {
