@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -313,7 +314,13 @@ func TestWhenTheCommitIsLostAndNobodyCanBeAskedTheOutcomeIsUnknownUntilTheRepeat
 				t.Errorf("%+v", first)
 			}
 			away.Store(false)
-			repeat := pay()
+			var repeat answer
+			testenv.Eventually(t, 10*time.Second, func() error {
+				if repeat = pay(); repeat.status == http.StatusConflict {
+					return errors.New("the server has not noticed yet that the connection is gone")
+				}
+				return nil
+			})
 			repeat.wantStatus(t, http.StatusCreated)
 			if got := repeat.header.Get("Idempotent-Replayed"); got != replayed {
 				t.Errorf("the repeat says Idempotent-Replayed: %s", got)

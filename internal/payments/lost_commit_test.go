@@ -169,7 +169,11 @@ func TestWhileTheDatabaseStaysAwayTheOutcomeIsUnknownToTheWholeBatchAndARepeatFi
 			for _, r := range rs {
 				all.Go(func() {
 					r.RequestID = uuid.NewString()
-					a, err := g.Do(soon(t), r)
+					ctx := soon(t)
+					a, err := g.Do(ctx, r)
+					for err == nil && a.State == idempotency.InProgress { // until the server notices that the connection is gone
+						a, err = g.Do(ctx, r)
+					}
 					if err != nil || a.State != found || a.Response.Status != 201 {
 						t.Errorf("the repeat: %s %d, %v", a.State, a.Response.Status, err)
 					}
