@@ -28,6 +28,7 @@ COMMENT ON TABLE outbox_events_default IS 'Catches what has no partition, so tha
 
 CREATE TABLE outbox_cursors (
     relay             text        PRIMARY KEY,
+    batches           bigint      NOT NULL DEFAULT 0,
     last_id           bigint      NOT NULL DEFAULT 0,
     seen              pg_snapshot NOT NULL,
     chunk_after       bigint,
@@ -35,18 +36,49 @@ CREATE TABLE outbox_cursors (
     moved_at          timestamptz NOT NULL DEFAULT now(),
     system_identifier bigint      NOT NULL,
     database_oid      oid         NOT NULL,
+    epoch             uuid        NOT NULL DEFAULT gen_random_uuid(),
     holder            text        NOT NULL DEFAULT '',
     lease_until       timestamptz NOT NULL DEFAULT '-infinity',
     fencing_token     bigint      NOT NULL DEFAULT 0,
     CHECK ((chunk_after IS NULL) = (chunk_seen IS NULL))
 ) WITH (fillfactor = 10);
 COMMENT ON TABLE outbox_cursors IS 'How far each relay has read, and which process is its leader. One row per relay name.';
+COMMENT ON COLUMN outbox_cursors.batches IS 'How many batches lie behind the cursor. The progress record in Kafka counts them, too: one that is far ahead of this row shows that the database went back.';
 COMMENT ON COLUMN outbox_cursors.last_id IS 'Highest id read. Never goes down.';
 COMMENT ON COLUMN outbox_cursors.seen IS 'The snapshot last_id was read in. Rows with a lower id that it could not see are the stragglers of the next read.';
 COMMENT ON COLUMN outbox_cursors.chunk_after IS 'Set while more stragglers than one batch holds go out in chunks: the id the last chunk ended at.';
 COMMENT ON COLUMN outbox_cursors.chunk_seen IS 'The snapshot that the chunked stragglers were counted in.';
 COMMENT ON COLUMN outbox_cursors.system_identifier IS 'The database cluster that last_id and seen belong to. Another cluster or database means a restore: the relay refuses to start.';
+COMMENT ON COLUMN outbox_cursors.epoch IS 'Progress records of another epoch count no longer. An operator sets a new one to say: after a restore, go on from this row.';
+COMMENT ON COLUMN outbox_cursors.lease_until IS 'By the database''s clock. -infinity: given back. An idle leader lets it lapse: a standby takes over only when events wait.';
 COMMENT ON COLUMN outbox_cursors.fencing_token IS 'Goes up with every change of leader and stands in the WHERE of every move of the cursor, so a leader that lost its lease can move nothing.';
+
+CREATE TABLE outbox_dead_letters (
+    relay             text        NOT NULL,
+    id                bigint      NOT NULL,
+    xid               xid8        NOT NULL,
+    event_id          uuid        NOT NULL,
+    aggregate_type    text        NOT NULL,
+    aggregate_id      text        NOT NULL,
+    aggregate_version bigint,
+    event_type        text        NOT NULL,
+    payload           bytea       NOT NULL,
+    headers           jsonb       NOT NULL,
+    created_at        timestamptz NOT NULL,
+    refusal           text,
+    went_ahead        uuid[]      NOT NULL DEFAULT '{}',
+    state             text        NOT NULL DEFAULT 'parked' CHECK (state IN ('parked', 'retry', 'sent', 'skipped')),
+    parked_at         timestamptz NOT NULL DEFAULT clock_timestamp(),
+    resolved_at       timestamptz,
+    note              text        NOT NULL DEFAULT '',
+    PRIMARY KEY (relay, id),
+    CHECK (state <> 'skipped' OR note <> '')
+);
+CREATE INDEX outbox_dead_letters_unsent ON outbox_dead_letters (relay, aggregate_type, aggregate_id) WHERE state IN ('parked', 'retry');
+COMMENT ON TABLE outbox_dead_letters IS 'Events that the broker refused, and the events of the same aggregates behind them, which wait so that their order holds. Copies: the outbox drops its days.';
+COMMENT ON COLUMN outbox_dead_letters.refusal IS 'Why the broker refused it. NULL: it was not refused, it waits behind one that was.';
+COMMENT ON COLUMN outbox_dead_letters.went_ahead IS 'Events of the same aggregate, behind this one, that were on the topic already when it was refused.';
+COMMENT ON COLUMN outbox_dead_letters.state IS 'parked: waits for an operator, or behind one that does. retry: an operator wants it sent again. sent: it was. skipped: it never will be; the note says why.';
 
 -- +goose StatementBegin
 CREATE FUNCTION outbox_events_make_partitions(ahead int, most_moved int DEFAULT 10000) RETURNS TABLE (made int, default_rows bigint)
@@ -126,5 +158,6 @@ SELECT outbox_events_make_partitions(7);
 
 -- +goose Down
 DROP FUNCTION outbox_events_make_partitions, outbox_events_drop_partitions;
+DROP TABLE outbox_dead_letters;
 DROP TABLE outbox_cursors;
 DROP TABLE outbox_events;

@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
@@ -29,6 +30,9 @@ var relay = program.Program{
 	Usage:   config.Usage("relay"),
 	Example: "DATABASE_URL=postgres://relay:secret@localhost:5432/oncepay KAFKA_BROKERS=localhost:9092 relay",
 	Run:     run,
+	Commands: map[string]program.Command{
+		"dead-letters": {About: "lists the events that Kafka refused, and decides on them: see relay dead-letters -h", Run: deadLetters},
+	},
 	Probe: func(getenv func(string) string) (string, error) {
 		cfg, err := config.LoadRelay(getenv)
 		return cfg.AdminAddr, err
@@ -48,7 +52,8 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	reg := telemetry.NewRegistry()
 	metrics := telemetry.NewRelay(reg)
 
-	kafka := outbox.Kafka{Brokers: cfg.Brokers, TopicPrefix: cfg.TopicPrefix, Topics: topics, Source: "/oncepay"}
+	kafka := outbox.Kafka{Brokers: cfg.Brokers, TopicPrefix: cfg.TopicPrefix, Topics: topics, Source: "/oncepay",
+		ExactlyOnce: cfg.Delivery == "exactly-once"}
 	var pool *pgxpool.Pool
 	err = program.Together(ctx, func(ctx context.Context) (err error) {
 		if pool, err = postgres.Open(ctx, cfg.DatabaseURL, "relay", 4, log); err != nil {
@@ -69,7 +74,8 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	u := &upkeep{pool: pool, cfg: cfg, metrics: metrics, log: log}
 	r := &outbox.Relay{
 		DB: pool, Open: kafka.Open, Name: cfg.Name, Lease: cfg.Lease, Batch: cfg.Batch, Log: log,
-		OnPublish: metrics.Published,
+		OnRead:    metrics.Read,
+		OnPublish: func(es []outbox.Message, took time.Duration) { metrics.Published(len(es), took) },
 		OnLeader:  u.lead,
 		OnError:   func(error) { metrics.Error("publish") },
 	}

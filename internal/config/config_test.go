@@ -43,7 +43,7 @@ func TestEverythingButTheRequiredHasADefault(t *testing.T) {
 	}
 	wantRelay := config.Relay{
 		DatabaseURL: url, Kafka: config.Kafka{Brokers: []string{"a:9092", "b:9092"}, TopicPrefix: "oncepay."},
-		Name: "main", Lease: 3 * time.Second, Batch: 1000, OutboxRetention: 7 * 24 * time.Hour, Keys: config.Keys{IdempotencyRetention: 72 * time.Hour},
+		Name: "main", Delivery: "at-least-once", Lease: 3 * time.Second, Batch: 1000, OutboxRetention: 7 * 24 * time.Hour, Keys: config.Keys{IdempotencyRetention: 72 * time.Hour},
 		AdminAddr: "127.0.0.1:9091", Log: config.Log{LogLevel: slog.LevelInfo, LogFormat: "json"},
 	}
 	if diff := cmp.Diff(wantRelay, relay); diff != "" {

@@ -108,7 +108,7 @@ func BenchmarkCheckOfAMillionPayments(b *testing.B) {
 // publishAll sends the whole outbox.
 func publishAll(b *testing.B, pool *pgxpool.Pool, brokers []string, prefix string) {
 	b.Helper()
-	publisher, err := outbox.Kafka{Brokers: brokers, TopicPrefix: prefix, Topics: []string{"payments", "accounts"}, Source: "/oncepay"}.Open(b.Context())
+	publisher, _, err := outbox.Kafka{Brokers: brokers, TopicPrefix: prefix, Topics: []string{"payments", "accounts"}, Source: "/oncepay"}.Open(b.Context(), "main")
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -121,7 +121,7 @@ func publishAll(b *testing.B, pool *pgxpool.Pool, brokers []string, prefix strin
 	defer rows.Close()
 	var batch []outbox.Message
 	publish := func() {
-		if err := publisher.Publish(b.Context(), batch); err != nil {
+		if err := publisher.Publish(b.Context(), batch, outbox.Progress{}); err != nil {
 			b.Fatal(err)
 		}
 		batch = batch[:0]

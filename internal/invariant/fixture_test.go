@@ -175,12 +175,12 @@ func (w *world) consume(t *testing.T) {
 // publish sends the messages as the relay does.
 func (w *world) publish(t *testing.T) {
 	t.Helper()
-	publisher, err := outbox.Kafka{Brokers: w.brokers, TopicPrefix: w.prefix, Topics: []string{"payments", "accounts", "orders"}, Source: "/oncepay"}.Open(t.Context())
+	publisher, _, err := outbox.Kafka{Brokers: w.brokers, TopicPrefix: w.prefix, Topics: []string{"payments", "accounts", "orders"}, Source: "/oncepay"}.Open(t.Context(), "main")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer publisher.Close()
-	if err := publisher.Publish(t.Context(), w.messages); err != nil {
+	if err := publisher.Publish(t.Context(), w.messages, outbox.Progress{}); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -1,46 +1,27 @@
 package outbox
 
 import (
-	"context"
 	"fmt"
-	"time"
-
-	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // Position says what has been read: everything that snapshot Seen shows up to id Last, and, while more stragglers than a
 // batch holds go out in chunks, those of them up to ChunkAfter that ChunkSeen shows.
 type Position struct {
-	Last       int64
-	Seen       string // a pg_snapshot: xmin:xmax:xip
-	ChunkAfter int64
-	ChunkSeen  string // empty: not in chunks
-}
-
-// Message is an event as it was read, on its way to the broker.
-type Message struct {
-	ID               int64 // the row's place in the outbox
-	EventID          uuid.UUID
-	AggregateType    string
-	AggregateID      string
-	AggregateVersion *int64 // nil: the writer keeps none
-	Type             string
-	Payload          []byte
-	Headers          map[string]any // as they are in the row
-	CreatedAt        time.Time
+	Batches    int64  `json:"batches"` // how many batches lie behind it; of two positions of one cursor, the one with more is ahead
+	Last       int64  `json:"last_id"`
+	Seen       string `json:"seen"` // a pg_snapshot: xmin:xmax:xip
+	ChunkAfter int64  `json:"chunk_after,omitempty"`
+	ChunkSeen  string `json:"chunk_seen,omitempty"` // empty: not in chunks
 }
 
 const columns = `id, xid, event_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload, headers, created_at`
 
-// reader has the two statements of the cursor for one batch size: limits are literals, so that the planner knows them.
-type reader struct {
-	limit          int
+// statements are the two of the cursor for one batch size: limits are literals, so that the planner knows them.
+type statements struct {
 	batch, chunked string
 }
 
-// newReader writes the statements. Rows and snapshot come from one statement, so they belong together.
+// newStatements writes them. Rows and snapshot come from one statement, so they belong together.
 //
 // New rows: id > last, limited. Stragglers: id <= last, and invisible in seen. These are the rows whose transaction was
 // running then (its xid is in xip) or has finished later (xid >= xmax; xmax is one more than the last COMPLETED xid, so a
@@ -52,7 +33,7 @@ type reader struct {
 //
 // While stragglers go out in chunks their set must not change, or one that commits meanwhile below ChunkAfter would be
 // lost: only those are taken that the snapshot of the first chunk shows, and no new rows.
-func newReader(limit int) reader {
+func newStatements(limit int) statements {
 	straggling := func(chunk string) string {
 		return fmt.Sprintf(`
   (SELECT s.* FROM (
@@ -67,8 +48,7 @@ func newReader(limit int) reader {
 	}
 	selected := `SELECT pg_current_snapshot()::text, u.id, u.event_id, u.aggregate_type, u.aggregate_id, u.aggregate_version,
   u.event_type, u.payload, u.headers, u.created_at FROM (`
-	return reader{
-		limit: limit,
+	return statements{
 		batch: selected + fmt.Sprintf(`
   (SELECT %s FROM outbox_events WHERE id > $1 ORDER BY id LIMIT %d)
   UNION ALL`, columns, limit) + straggling("") + `) u ORDER BY u.id`,
@@ -77,53 +57,34 @@ func newReader(limit int) reader {
 	}
 }
 
-const readTimeout = 10 * time.Second // a connection may have died unseen
-
-// read returns the batch behind position p in the order it must be sent, and the position behind that batch. An empty
-// batch leaves the position as it is, unless it ended a run of chunks.
-func (r reader) read(ctx context.Context, db *pgxpool.Pool, p Position) ([]Message, Position, error) {
-	query, args := r.batch, []any{p.Last, p.Seen}
+// behind returns the statement that finds what comes behind p, and its arguments.
+func (s statements) behind(p Position) (query string, args []any) {
 	if p.ChunkSeen != "" {
-		query, args = r.chunked, []any{p.Last, p.Seen, p.ChunkAfter, p.ChunkSeen}
+		return s.chunked, []any{p.Last, p.Seen, p.ChunkAfter, p.ChunkSeen}
 	}
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	var snapshot string
-	rows, err := db.Query(ctx, query, args...)
-	if err != nil {
-		return nil, p, fmt.Errorf("read outbox: %w", err)
-	}
-	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (m Message, err error) {
-		return m, row.Scan(&snapshot, &m.ID, &m.EventID, &m.AggregateType, &m.AggregateID, &m.AggregateVersion,
-			&m.Type, &m.Payload, &m.Headers, &m.CreatedAt)
-	})
-	if err != nil {
-		return nil, p, fmt.Errorf("read outbox: %w", err)
-	}
-	batch, next := advance(p, found, snapshot, r.limit)
-	return batch, next, nil
+	return s.batch, []any{p.Last, p.Seen}
 }
 
-// advance decides what of the rows found behind p is sent now and where the cursor stands then. The limit never cuts a
-// straggler off that the next position would take for seen.
-func advance(p Position, found []Message, snapshot string, limit int) ([]Message, Position) {
-	stragglers := 0
-	for stragglers < len(found) && found[stragglers].ID <= p.Last {
-		stragglers++
-	}
-	chunked := p.ChunkSeen != ""
+// advance returns where the cursor stands when the first n of the messages found behind p are sent, wherever that cuts
+// them: a straggler that is left is one of the next position, too.
+func advance(p Position, found []Message, n int, snapshot string) Position {
+	chunked, p2 := p.ChunkSeen != "", p
+	p2.Batches++
 	switch {
-	case stragglers > limit: // more than a batch of them: the first chunk, or the next
-		batch := found[:limit]
-		p.ChunkAfter = batch[limit-1].ID
-		if !chunked {
-			p.ChunkSeen = snapshot
+	case n < len(found) && found[n].ID <= p.Last: // stragglers are left: what is sent is a chunk of them
+		if n == 0 {
+			return p
 		}
-		return batch, p
+		p2.ChunkAfter = found[n-1].ID
+		if !chunked {
+			p2.ChunkSeen = snapshot
+		}
 	case chunked: // the last chunk: now all that ChunkSeen shows up to Last is sent
-		return found, Position{Last: p.Last, Seen: p.ChunkSeen}
-	case len(found) == 0:
-		return nil, p
+		p2.Seen, p2.ChunkAfter, p2.ChunkSeen = p.ChunkSeen, 0, ""
+	case n == 0:
+		return p
+	default:
+		p2.Last, p2.Seen = max(p.Last, found[n-1].ID), snapshot
 	}
-	return found, Position{Last: max(p.Last, found[len(found)-1].ID), Seen: snapshot}
+	return p2
 }

@@ -40,5 +40,6 @@
 //
 // Take this folder without its tests, and migrations/00003_outbox.sql (by goose, or its part above "+goose Down"); create the
 // event's row in the transaction of the change, by Append or by an INSERT of aggregate_type, aggregate_id, event_type and
-// payload. Run a Relay, and call KeepPartitions every few minutes. kafka.go alone knows Kafka: what you will want to edit (TLS, SASL) is there.
+// payload. Run a Relay, and call KeepPartitions every few minutes. The three files kafka*.go alone know Kafka:
+// what you will want to edit (TLS, SASL) is in the first.
 package outbox

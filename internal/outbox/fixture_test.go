@@ -1,6 +1,7 @@
 package outbox_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -106,17 +107,18 @@ type broker struct {
 	onPublish func(ctx context.Context, batch []outbox.Message) (kept int, err error)
 
 	mu           sync.Mutex
+	kept         *outbox.Progress // what Open returns
 	got          []outbox.Message
 	batches      []int // sizes of the batches that were acknowledged
 	opened, open int   // publishers
 }
 
-func (b *broker) Open(context.Context) (outbox.Publisher, error) {
+func (b *broker) Open(context.Context, string) (outbox.Publisher, *outbox.Progress, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.opened++
 	b.open++
-	return &publisher{broker: b}, nil
+	return &publisher{broker: b}, b.kept, nil
 }
 
 type publisher struct {
@@ -125,7 +127,10 @@ type publisher struct {
 	broken bool
 }
 
-func (p *publisher) Publish(ctx context.Context, batch []outbox.Message) (err error) {
+func (p *publisher) Publish(ctx context.Context, batch []outbox.Message, _ outbox.Progress) (err error) {
+	if len(batch) == 0 {
+		return nil
+	}
 	if p.broken {
 		return fmt.Errorf("used again after an error")
 	}
@@ -138,12 +143,20 @@ func (p *publisher) Publish(ctx context.Context, batch []outbox.Message) (err er
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	p.broken = err != nil
-	b.got = append(b.got, batch[:kept]...)
+	for _, m := range batch[:kept] { // the bytes are the relay's again when Publish returns
+		m.Payload, m.Headers = bytes.Clone(m.Payload), bytes.Clone(m.Headers)
+		if m.AggregateVersion != nil {
+			m.AggregateVersion = new(*m.AggregateVersion)
+		}
+		b.got = append(b.got, m)
+	}
 	if err == nil {
 		b.batches = append(b.batches, len(batch))
 	}
 	return err
 }
+
+func (p *publisher) Ping(context.Context) error { return nil }
 
 func (p *publisher) Close() {
 	p.once.Do(func() {
@@ -186,7 +199,7 @@ type run struct {
 }
 
 // start runs a relay named "main" until stop is called, or the test ends.
-func start(t testing.TB, db *pgxpool.Pool, open func(context.Context) (outbox.Publisher, error), set func(*outbox.Relay)) run {
+func start(t testing.TB, db *pgxpool.Pool, open func(context.Context, string) (outbox.Publisher, *outbox.Progress, error), set func(*outbox.Relay)) run {
 	t.Helper()
 	r := run{leading: make(chan bool, 1000), errors: make(chan error, 1000)}
 	relay := &outbox.Relay{

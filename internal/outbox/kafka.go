@@ -2,14 +2,11 @@ package outbox
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -23,40 +20,54 @@ type Kafka struct {
 	TopicPrefix string   // topic = TopicPrefix + aggregate type
 	Topics      []string // aggregate types whose topics are made when they are missing
 	Source      string   // ce_source: a URI reference that names the producing system
+	ExactlyOnce bool     // each batch in a Kafka transaction, together with the progress that it makes
 }
 
-// Partitions of a topic that is made. A topic that is there already is taken as it is: raising its count would send an
-// aggregate's next events to another partition, out of order with the ones before.
-const partitions = 12
+const (
+	// Partitions of a topic that is made. A topic that is there already is taken as it is: raising its count would send an
+	// aggregate's next events to another partition, out of order with the ones before.
+	partitions = 12
+	// The topic that Progress is kept on, keyed by relay. One partition, compacted.
+	progressTopic = "relay-progress"
+	// What a record and its batch take at least beside key, value and headers (KIP-98), and what franz-go and Kafka allow by
+	// default. A record that comes to more is refused before anything is sent; the broker has the last word on the others.
+	recordOverhead  = 61 + 7
+	defaultMaxBytes = 1_000_012
+)
 
-// Open connects, makes topics that are missing and returns a Publisher. It is idempotent within its own life only; what a
-// relay that died has sent is sent again by the next one.
-func (k Kafka) Open(ctx context.Context) (Publisher, error) {
-	client, err := kgo.NewClient(
+// Open implements the field Open of Relay. It connects, makes topics that are missing, shuts out the relays of the same name
+// whose clients still run (with ExactlyOnce; else there is nothing to shut them out by), and reads what they kept.
+func (k Kafka) Open(ctx context.Context, relay string) (Publisher, *Progress, error) {
+	p := &kafkaPublisher{Kafka: k, relay: relay, maxBytes: map[string]int{}}
+	opts := []kgo.Opt{
 		kgo.SeedBrokers(k.Brokers...),
 		kgo.ClientID("oncepay-relay"),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.ProducerLinger(0), // franz-go waits 10 ms for company by default; a batch comes complete
-		kgo.RecordPartitioner(kgo.StickyKeyPartitioner(nil)),
+		kgo.ManualFlushing(), // a batch comes complete: it need not wait for company, and goes out in as few requests as possible
+		kgo.RecordPartitioner(partitioner{kgo.StickyKeyPartitioner(nil), k.TopicPrefix + progressTopic}),
+		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 { return int32(p.limit(topic)) }),
 		kgo.MaxBufferedRecords(50_000),
-		// By default a record that is on its way is waited for beyond the end of its context, for ever if need be. Here an
-		// error throws the client away: it must not keep a relay from ending its term, or from ending.
-		kgo.AllowIdempotentProduceCancellation(),
-	)
-	if err != nil {
-		return nil, fmt.Errorf("make Kafka client: %w", err)
+		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{k.TopicPrefix + progressTopic: {0: kgo.NewOffset().AtStart()}}),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+	}
+	if k.ExactlyOnce {
+		opts = append(opts, kgo.TransactionalID(k.TopicPrefix+"relay."+relay)) // of the name alone: that is what fences
+	}
+	var err error
+	if p.client, err = kgo.NewClient(opts...); err != nil {
+		return nil, nil, fmt.Errorf("make Kafka client: %w", err)
 	}
 	// The first exchange on a connection does not look at ctx: a broker that accepts and says nothing would be waited for.
-	closed := context.AfterFunc(ctx, client.Close)
-	err = k.ensureTopics(ctx, kadm.NewClient(client))
+	closed := context.AfterFunc(ctx, p.client.Close)
+	kept, err := p.open(ctx)
 	if !closed() {
-		return nil, fmt.Errorf("open Kafka: %w", context.Cause(ctx))
+		return nil, nil, fmt.Errorf("open Kafka: %w", context.Cause(ctx))
 	}
 	if err != nil {
-		client.Close()
-		return nil, err
+		p.client.Close()
+		return nil, nil, err
 	}
-	return &kafkaPublisher{client: client, prefix: k.TopicPrefix, source: k.Source}, nil
+	return p, kept, nil
 }
 
 // Ping asks whether a broker answers.
@@ -77,92 +88,81 @@ func (k Kafka) Ping(ctx context.Context) error {
 	return nil
 }
 
-func (k Kafka) ensureTopics(ctx context.Context, admin *kadm.Client) error {
-	if len(k.Topics) == 0 {
-		return nil
+func (p *kafkaPublisher) open(ctx context.Context) (*Progress, error) {
+	admin := kadm.NewClient(p.client)
+	var names []string
+	for _, t := range p.Topics {
+		names = append(names, p.TopicPrefix+t)
 	}
-	names := make([]string, len(k.Topics))
-	for i, t := range k.Topics {
-		names[i] = k.TopicPrefix + t
-	}
-	there, err := admin.ListTopics(ctx, names...)
+	progress := p.TopicPrefix + progressTopic
+	there, err := admin.ListTopics(ctx, append(slices.Clone(names), progress)...)
 	if err != nil {
-		return fmt.Errorf("list topics: %w", err)
+		return nil, fmt.Errorf("list topics: %w", err)
 	}
-	missing := slices.DeleteFunc(names, there.Has) // only these need the right to make topics
-	if len(missing) == 0 {
+	// Only what is missing needs the right to make topics. Short segments: what is read at the start of a term is what was not compacted yet.
+	if !there.Has(progress) {
+		settings := map[string]*string{"cleanup.policy": kadm.StringPtr("compact"), "segment.bytes": kadm.StringPtr("4194304"), "min.cleanable.dirty.ratio": kadm.StringPtr("0.1")}
+		if err := makeTopics(ctx, admin, 1, settings, progress); err != nil {
+			return nil, err
+		}
+	}
+	if err := makeTopics(ctx, admin, partitions, nil, slices.DeleteFunc(slices.Clone(names), there.Has)...); err != nil {
+		return nil, err
+	}
+	p.readLimits(ctx, admin, names)
+	if _, _, err := p.client.ProducerID(ctx); err != nil { // with a transactional id this is the fence
+		return nil, fmt.Errorf("get a producer id: %w", err)
+	}
+	return p.readProgress(ctx)
+}
+
+func makeTopics(ctx context.Context, admin *kadm.Client, partitions int32, settings map[string]*string, names ...string) error {
+	if len(names) == 0 {
 		return nil
 	}
-	// -1: the broker's own default of copies.
-	made, err := admin.CreateTopics(ctx, partitions, -1, nil, missing...)
+	made, err := admin.CreateTopics(ctx, partitions, -1, settings, names...) // -1: the broker's own default of copies
 	if err != nil {
 		return fmt.Errorf("make topics: %w", err)
 	}
 	for _, t := range made.Sorted() {
 		if t.Err != nil && !errors.Is(t.Err, kerr.TopicAlreadyExists) {
-			return fmt.Errorf("make topic %s: %w", t.Topic, t.Err)
+			return &TopicError{Topic: t.Topic, Err: fmt.Errorf("make it: %w", t.Err)}
 		}
 	}
 	return nil
 }
 
-type kafkaPublisher struct {
-	client         *kgo.Client
-	prefix, source string
-}
-
-// Publish implements Publisher. Records are handed over without waiting in between; one key is one partition, in order.
-func (p *kafkaPublisher) Publish(ctx context.Context, batch []Message) error {
-	var (
-		wg    sync.WaitGroup
-		once  sync.Once
-		first error
-	)
-	wg.Add(len(batch))
-	for i := range batch {
-		r := p.record(&batch[i])
-		p.client.Produce(ctx, r, func(r *kgo.Record, err error) {
-			if err != nil {
-				once.Do(func() { first = fmt.Errorf("produce to %s: %w", r.Topic, err) })
+// readLimits asks how large a record of each topic may be. A relay that may not ask goes by Kafka's default.
+func (p *kafkaPublisher) readLimits(ctx context.Context, admin *kadm.Client, topics []string) {
+	if len(topics) == 0 {
+		return
+	}
+	all, _ := admin.DescribeTopicConfigs(ctx, topics...)
+	for _, topic := range all {
+		for _, c := range topic.Configs {
+			if n, err := strconv.Atoi(c.MaybeValue()); c.Key == "max.message.bytes" && err == nil && n > 0 {
+				p.maxBytes[topic.Name] = n
 			}
-			wg.Done()
-		})
-	}
-	wg.Wait()
-	return first
-}
-
-func (p *kafkaPublisher) record(m *Message) *kgo.Record {
-	headers := make([]kgo.RecordHeader, 0, 8+len(m.Headers))
-	add := func(key, value string) { headers = append(headers, kgo.RecordHeader{Key: key, Value: []byte(value)}) }
-	add("ce_specversion", "1.0")
-	add("ce_id", m.EventID.String())
-	add("ce_source", p.source)
-	add("ce_type", m.Type)
-	add("ce_subject", m.AggregateID)
-	add("ce_time", m.CreatedAt.UTC().Format(time.RFC3339Nano))
-	if m.AggregateVersion != nil {
-		add("ce_sequence", strconv.FormatInt(*m.AggregateVersion, 10))
-	}
-	if _, own := m.Headers["content-type"]; !own {
-		add("content-type", "application/json")
-	}
-	for key, value := range m.Headers {
-		if !strings.HasPrefix(key, "ce_") { // those are the event's own, and there once
-			add(key, text(value))
 		}
 	}
-	return &kgo.Record{Topic: p.prefix + m.AggregateType, Key: []byte(m.AggregateID), Value: m.Payload, Headers: headers}
 }
 
-// text is a header's value: a row that was written by hand may hold more than strings, which must not stop the others.
-func text(value any) string {
-	if s, is := value.(string); is {
-		return s
+func (p *kafkaPublisher) limit(topic string) int {
+	if n, known := p.maxBytes[topic]; known {
+		return min(n, 100<<20)
 	}
-	b, _ := json.Marshal(value) // it was JSON a moment ago
-	return string(b)
+	return defaultMaxBytes
 }
 
-// Close gives up what is not acknowledged.
-func (p *kafkaPublisher) Close() { p.client.CloseAllowingRebalance() }
+// partitioner keeps the key on its partition, and progress on the one that is read.
+type partitioner struct {
+	kgo.Partitioner
+	progress string
+}
+
+func (p partitioner) ForTopic(topic string) kgo.TopicPartitioner {
+	if topic == p.progress {
+		return kgo.ManualPartitioner().ForTopic(topic) // a record's own: the first
+	}
+	return p.Partitioner.ForTopic(topic)
+}

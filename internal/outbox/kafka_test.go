@@ -46,7 +46,7 @@ func records(t testing.TB, c *kgo.Client, n int) (got []*kgo.Record) {
 func TestARecordIsACloudEventWithThePayloadByteForByte(t *testing.T) {
 	t.Parallel()
 	brokers, prefix := testenv.Brokers(t), testenv.TopicPrefix(t)
-	p, err := outbox.Kafka{Brokers: brokers, TopicPrefix: prefix, Topics: []string{"things"}, Source: "/test"}.Open(t.Context())
+	p, _, err := outbox.Kafka{Brokers: brokers, TopicPrefix: prefix, Topics: []string{"things"}, Source: "/test"}.Open(t.Context(), "main")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,12 +56,12 @@ func TestARecordIsACloudEventWithThePayloadByteForByte(t *testing.T) {
 	m := outbox.Message{
 		EventID: id, AggregateType: "things", AggregateID: "a", AggregateVersion: &version, Type: "thing.changed",
 		Payload:   []byte("{ \"ü\":\t1.0, \"a\": 1e2 }\x00\xff"),
-		Headers:   map[string]any{"traceparent": traceparent, "ce_id": "an id of the row's own must not hide the event's"},
+		Headers:   []byte(`{"traceparent": "` + traceparent + `", "ce_id": "an id of the row's own must not hide the event's"}`),
 		CreatedAt: time.Date(2026, 3, 29, 3, 30, 0, 120_000_000, time.FixedZone("", 2*60*60)),
 	}
 	bare := m
-	bare.AggregateVersion, bare.Headers, bare.Payload = nil, map[string]any{"n": []any{7.0, nil}}, []byte{}
-	if err := p.Publish(t.Context(), []outbox.Message{m, bare}); err != nil {
+	bare.AggregateVersion, bare.Headers, bare.Payload = nil, []byte(`{"n": [7, null]}`), []byte{}
+	if err := p.Publish(t.Context(), []outbox.Message{m, bare}, outbox.Progress{}); err != nil {
 		t.Fatal(err)
 	}
 	got := records(t, client(t, brokers, prefix+"things"), 2)
@@ -73,14 +73,14 @@ func TestARecordIsACloudEventWithThePayloadByteForByte(t *testing.T) {
 		{Key: "ce_subject", Value: []byte("a")},
 		{Key: "ce_time", Value: []byte("2026-03-29T01:30:00.12Z")},
 		{Key: "ce_sequence", Value: []byte("7")},
-		{Key: "content-type", Value: []byte("application/json")},
 		{Key: "traceparent", Value: []byte(traceparent)},
+		{Key: "content-type", Value: []byte("application/json")},
 	}
 	if diff := cmp.Diff(common, got[0].Headers); diff != "" {
 		t.Error(diff)
 	}
 	byHand := kgo.RecordHeader{Key: "n", Value: []byte("[7,null]")} // a row written in SQL may hold any JSON
-	if diff := cmp.Diff(append(common[:6:6], common[7], byHand), got[1].Headers); diff != "" {
+	if diff := cmp.Diff(append(common[:6:6], byHand, common[8]), got[1].Headers); diff != "" {
 		t.Error(diff)
 	}
 	for i, want := range [][]byte{m.Payload, bare.Payload} {
@@ -98,7 +98,7 @@ func TestMissingTopicsAreMadeAndOthersTakenAsTheyAre(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		p, err := outbox.Kafka{Brokers: brokers, TopicPrefix: prefix, Topics: []string{"old", "new"}}.Open(t.Context())
+		p, _, err := outbox.Kafka{Brokers: brokers, TopicPrefix: prefix, Topics: []string{"old", "new"}}.Open(t.Context(), "main")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -173,17 +173,19 @@ func TestPublishReturnsWhenItsContextEndsAlthoughTheBrokerDoesNotAnswer(t *testi
 	}
 	t.Cleanup(cluster.Close)
 	ctx, cancel := context.WithCancel(t.Context())
+	p, _, err := outbox.Kafka{Brokers: cluster.ListenAddrs(), Topics: []string{"things"}}.Open(t.Context(), "main")
+	if err != nil {
+		t.Fatal(err)
+	}
 	cluster.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
 		cluster.KeepControl()
 		cancel()
 		return nil, nil, true // no answer
 	})
-	p, err := outbox.Kafka{Brokers: cluster.ListenAddrs(), Topics: []string{"things"}}.Open(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
 	done := make(chan error, 1)
-	go func() { done <- p.Publish(ctx, []outbox.Message{{AggregateType: "things", AggregateID: "a"}}) }()
+	go func() {
+		done <- p.Publish(ctx, []outbox.Message{{AggregateType: "things", AggregateID: "a"}}, outbox.Progress{})
+	}()
 	select {
 	case err := <-done:
 		if err == nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -11,15 +12,16 @@ import (
 )
 
 var (
-	// ErrRestored says that the cursor belongs to another database than the one it stands in, or that the outbox holds
-	// transactions of the future: a restored backup or dump. Sending on would lose or repeat events in silence, so an
-	// operator decides; see docs/operating.md.
+	// ErrRestored says that the cursor belongs to another database than the one it stands in, that the outbox holds
+	// transactions of the future, or that the broker has more of this relay than the cursor knows of: a restored backup or
+	// dump, or a standby that was promoted without the newest transactions. Sending on would lose or repeat events in
+	// silence, so an operator decides; see docs/operating.md.
 	ErrRestored = errors.New("the database was restored, or is another one: see \"After a restore\" in docs/operating.md")
 
-	// errFenced says that the cursor is not where this leader left it: another relay has become leader, or the connection
+	// ErrFenced says that the cursor is not where this leader left it: another relay has become leader, or the connection
 	// goes to another server now, a standby that was promoted without the newest transactions. What this leader remembers
 	// counts no longer, the table does.
-	errFenced = errors.New("the cursor was moved by somebody else: another relay leads, or the database failed over")
+	ErrFenced = errors.New("the cursor was moved by somebody else: another relay leads, or the database failed over")
 
 	errStandby = errors.New("the database is a standby: its snapshots do not show running transactions")
 )
@@ -33,120 +35,176 @@ ON CONFLICT DO NOTHING`
 
 // Standbys look before they write, so that waiting costs no WAL. clock_timestamp(), because now() is when the transaction
 // began, which is before it may have waited for the row.
-const leaseFree = `
-SELECT lease_until < clock_timestamp() FROM outbox_cursors WHERE relay = $1`
+const lookAtLease = `
+SELECT lease_until = '-infinity', lease_until < clock_timestamp(), batches, last_id, seen::text, coalesce(chunk_after, 0), coalesce(chunk_seen::text, '')
+FROM outbox_cursors WHERE relay = $1`
 
 const takeLease = `
 UPDATE outbox_cursors SET holder = $2, lease_until = clock_timestamp() + $3::interval, fencing_token = fencing_token + 1
 WHERE relay = $1 AND lease_until < clock_timestamp()
-RETURNING fencing_token, last_id, seen::text, coalesce(chunk_after, 0), coalesce(chunk_seen::text, '')`
+RETURNING fencing_token, batches, last_id, seen::text, coalesce(chunk_after, 0), coalesce(chunk_seen::text, '')`
 
 // A visible row has an xid below the snapshot's xmax, always; one that has not was written by a transaction of another
-// database, and the cursor's comparisons of xids mean nothing. Reads the end of the index on (xid, id).
+// database, and the cursor's comparisons of xids mean nothing. Reads the end of the index on (xid, id). The timeline is that of
+// the log as it is written now: pg_control_checkpoint() tells it only after the next checkpoint.
 const guard = `
 SELECT pg_is_in_recovery(),
        c.system_identifier <> s.system_identifier OR c.database_oid <> d.oid
-       OR EXISTS (SELECT FROM outbox_events WHERE xid >= pg_snapshot_xmax(pg_current_snapshot()))
+       OR EXISTS (SELECT FROM outbox_events WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())),
+       c.system_identifier, c.database_oid, c.epoch::text,
+       CASE WHEN pg_is_in_recovery() THEN 0 ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint END
 FROM outbox_cursors c, pg_control_system() s, pg_database d WHERE c.relay = $1 AND d.datname = current_database()`
 
 // The fencing token stands in every WHERE: a leader that was replaced moves and renews nothing. And the cursor has to
 // be where this leader believes it to be: after a failover that lost the newest transactions, ids that it has read are handed out
-// again, for events that it has not.
+// again, for events that it has not. Holder is one run of one process, since such a failover hands out tokens again as well.
+const led = `
+WHERE relay = $1 AND fencing_token = $2 AND holder = $3 AND batches = $4`
+
 const moveCursor = `
-UPDATE outbox_cursors SET last_id = $3, seen = $4::text::pg_snapshot, chunk_after = nullif($5::bigint, 0), chunk_seen = nullif($6, '')::pg_snapshot,
-    moved_at = clock_timestamp(), lease_until = clock_timestamp() + $7::interval
-WHERE relay = $1 AND fencing_token = $2
-  AND last_id = $8 AND seen::text = $9 AND coalesce(chunk_after, 0) = $10 AND coalesce(chunk_seen::text, '') = $11`
+UPDATE outbox_cursors SET batches = $5, last_id = $6, seen = $7::text::pg_snapshot, chunk_after = nullif($8::bigint, 0), chunk_seen = nullif($9, '')::pg_snapshot,
+    moved_at = clock_timestamp(), lease_until = clock_timestamp() + $10::interval` + led
 
 const renewLease = `
-UPDATE outbox_cursors SET lease_until = clock_timestamp() + $3::interval
-WHERE relay = $1 AND fencing_token = $2
-  AND last_id = $4 AND seen::text = $5 AND coalesce(chunk_after, 0) = $6 AND coalesce(chunk_seen::text, '') = $7`
+UPDATE outbox_cursors SET lease_until = clock_timestamp() + $5::interval` + led
 
 const releaseLease = `
-UPDATE outbox_cursors SET lease_until = '-infinity' WHERE relay = $1 AND fencing_token = $2`
+UPDATE outbox_cursors SET lease_until = '-infinity' WHERE relay = $1 AND fencing_token = $2 AND holder = $3`
 
 // term is one relay's time as leader.
 type term struct {
-	db    *pgxpool.Pool
-	relay string
-	lease time.Duration
-	token int64    // fencing token
-	at    Position // of the cursor, as the table has it
+	db            *pgxpool.Pool
+	relay, holder string
+	lease         time.Duration
+	token         int64    // fencing token
+	is            Progress // what identifies the cursor and its database
+
+	mu      sync.Mutex // one statement at a time: each says where the one before left the cursor
+	at      Position   // of the cursor, as the table has it
+	renewed time.Time  // the lease runs from here, or from a little later
+}
+
+// candidate is a relay that would like to lead.
+type candidate struct {
+	db            *pgxpool.Pool
+	relay, holder string
+	lease         time.Duration
+	waiting       time.Time // since when events have been waiting for a leader whose lease has run out; zero: they are not
 }
 
 // elect tries to become leader. Not elected: nil and no error.
-func elect(ctx context.Context, db *pgxpool.Pool, relay, holder string, lease time.Duration) (*term, error) {
-	ctx, cancel := context.WithTimeout(ctx, lease) // a connection may have died unseen
+//
+// A lease that was given back is free. One that has run out is free when there is something to do: a leader lets it lapse
+// while it is idle, since renewing it would write to the log all night, and renews it before it sends again. So a standby
+// that sees events behind a lapsed lease waits a little for that.
+func (c *candidate) elect(ctx context.Context) (*term, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.lease) // a connection may have died unseen
 	defer cancel()
-	var free bool
-	err := db.QueryRow(ctx, leaseFree, relay).Scan(&free)
+	var released, lapsed bool
+	var p Position
+	err := c.db.QueryRow(ctx, lookAtLease, c.relay).Scan(&released, &lapsed, &p.Batches, &p.Last, &p.Seen, &p.ChunkAfter, &p.ChunkSeen)
 	if errors.Is(err, pgx.ErrNoRows) {
-		_, err = db.Exec(ctx, ensureCursor, relay)
-		free = true
+		_, err = c.db.Exec(ctx, ensureCursor, c.relay)
+		released = true
 	}
 	if err != nil {
 		return nil, fmt.Errorf("look at lease: %w", err)
 	}
-	if !free {
-		return nil, nil
+	if !released {
+		if wanted, err := c.wanted(ctx, lapsed, p); !wanted {
+			return nil, err
+		}
 	}
+	t := &term{db: c.db, relay: c.relay, holder: c.holder, lease: c.lease, renewed: time.Now()}
 	var standby, restored bool
-	if err := db.QueryRow(ctx, guard, relay).Scan(&standby, &restored); err != nil {
-		return nil, fmt.Errorf("check database: %w", err)
-	}
+	err = c.db.QueryRow(ctx, guard, c.relay).
+		Scan(&standby, &restored, &t.is.SystemIdentifier, &t.is.DatabaseOID, &t.is.Epoch, &t.is.Timeline)
 	switch {
+	case err != nil:
+		return nil, fmt.Errorf("check database: %w", err)
 	case standby:
 		return nil, errStandby
 	case restored:
 		return nil, ErrRestored
 	}
-	t := &term{db: db, relay: relay, lease: lease}
-	p := &t.at
-	err = db.QueryRow(ctx, takeLease, relay, holder, lease).Scan(&t.token, &p.Last, &p.Seen, &p.ChunkAfter, &p.ChunkSeen)
+	err = c.db.QueryRow(ctx, takeLease, c.relay, c.holder, c.lease).
+		Scan(&t.token, &t.at.Batches, &t.at.Last, &t.at.Seen, &t.at.ChunkAfter, &t.at.ChunkSeen)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil // another standby was faster
 	}
 	if err != nil {
 		return nil, fmt.Errorf("take lease: %w", err)
 	}
+	c.waiting = time.Time{}
 	return t, nil
+}
+
+// wanted says whether events have been waiting behind a lapsed lease for longer than its holder would need to notice them.
+func (c *candidate) wanted(ctx context.Context, lapsed bool, p Position) (bool, error) {
+	if lapsed {
+		var b batch
+		if err := b.read(ctx, c.db, newStatements(1), 1, p); err != nil {
+			return false, err
+		}
+		letters, err := released(ctx, c.db, c.relay, p)
+		if err != nil {
+			return false, err
+		}
+		lapsed = b.n > 0 || letters
+	}
+	switch {
+	case !lapsed:
+		c.waiting = time.Time{}
+	case c.waiting.IsZero():
+		c.waiting = time.Now()
+	}
+	return lapsed && time.Since(c.waiting) > c.lease/6, nil
 }
 
 // move puts the cursor behind what the broker has acknowledged, and renews the lease. It waits no longer than the lease
 // lasts: ctx may be without an end, and a connection may have died unseen.
 func (t *term) move(ctx context.Context, p Position) error {
-	ctx, cancel := context.WithTimeout(ctx, t.lease)
-	defer cancel()
-	tag, err := t.db.Exec(ctx, moveCursor, t.relay, t.token, p.Last, p.Seen, p.ChunkAfter, p.ChunkSeen, t.lease,
-		t.at.Last, t.at.Seen, t.at.ChunkAfter, t.at.ChunkSeen)
-	switch {
-	case err != nil:
-		return fmt.Errorf("move cursor: %w", err)
-	case tag.RowsAffected() == 0:
-		return errFenced
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	err := t.update(ctx, "move cursor", moveCursor, p.Batches, p.Last, p.Seen, p.ChunkAfter, p.ChunkSeen, t.lease)
+	if err == nil {
+		t.at = p
 	}
-	t.at = p
-	return nil
+	return err
 }
 
 // renew prolongs the lease, and waits no longer than it lasts.
 func (t *term) renew(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.update(ctx, "renew lease", renewLease, t.lease)
+}
+
+func (t *term) update(ctx context.Context, doing, sql string, args ...any) error {
 	ctx, cancel := context.WithTimeout(ctx, t.lease)
 	defer cancel()
-	tag, err := t.db.Exec(ctx, renewLease, t.relay, t.token, t.lease, t.at.Last, t.at.Seen, t.at.ChunkAfter, t.at.ChunkSeen)
+	begun := time.Now()
+	tag, err := t.db.Exec(ctx, sql, append([]any{t.relay, t.token, t.holder, t.at.Batches}, args...)...)
 	switch {
 	case err != nil:
-		return fmt.Errorf("renew lease: %w", err)
+		return fmt.Errorf("%s: %w", doing, err)
 	case tag.RowsAffected() == 0:
-		return errFenced
+		return ErrFenced
 	}
+	t.renewed = begun
 	return nil
+}
+
+// remaining returns how much of the lease is certainly left.
+func (t *term) remaining() time.Duration {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.lease - time.Since(t.renewed)
 }
 
 // release ends the term early, so that a standby need not wait for the lease to run out. When it fails, it waits.
 func (t *term) release(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	_, _ = t.db.Exec(ctx, releaseLease, t.relay, t.token)
+	_, _ = t.db.Exec(ctx, releaseLease, t.relay, t.token, t.holder)
 }

@@ -144,13 +144,19 @@ func theCursor(m *model) ([]Message, Position) {
 	} else {
 		found = m.stragglers(m.limit+1, func(r row) bool { return r.ID > p.ChunkAfter && parse(p.ChunkSeen).shows(r.xid) })
 	}
-	return advance(p, found, m.snapshot().String(), m.limit)
+	return cut(p, found, m.snapshot().String(), m.limit)
+}
+
+// cut sends what the limit allows.
+func cut(p Position, found []Message, snapshot string, limit int) ([]Message, Position) {
+	n := min(limit, len(found))
+	return found[:n], advance(p, found, n, snapshot)
 }
 
 // weakCursors are those that others use, and near misses of ours. Each breaks a promise.
 var weakCursors = map[string]func(*model) ([]Message, Position){
 	"id > last": func(m *model) ([]Message, Position) {
-		return advance(m.position, m.newRows(), "3:3:", m.limit)
+		return cut(m.position, m.newRows(), "3:3:", m.limit)
 	},
 	"(xid, id) below xmin": func(m *model) ([]Message, Position) {
 		now, p, found := m.snapshot(), m.position, []row(nil)
@@ -169,15 +175,15 @@ var weakCursors = map[string]func(*model) ([]Message, Position){
 	"stragglers of xip only": func(m *model) ([]Message, Position) {
 		xip := parse(m.position.Seen).xip
 		found := append(m.stragglers(1_000, func(r row) bool { return slices.Contains(xip, r.xid) }), m.newRows()...)
-		return advance(m.position, found, m.snapshot().String(), 1_000)
+		return cut(m.position, found, m.snapshot().String(), 1_000)
 	},
 	"stragglers from xmax only, as a standby has no xip": func(m *model) ([]Message, Position) {
 		found := append(m.stragglers(1_000, all), m.newRows()...)
-		return advance(m.position, found, snapshot{xmin: m.completed + 1, xmax: m.completed + 1}.String(), 1_000)
+		return cut(m.position, found, snapshot{xmin: m.completed + 1, xmax: m.completed + 1}.String(), 1_000)
 	},
 	"the limit cuts stragglers": func(m *model) ([]Message, Position) {
 		found := append(m.stragglers(m.limit, all), m.newRows()...)
-		return advance(m.position, found[:min(m.limit, len(found))], m.snapshot().String(), m.limit)
+		return cut(m.position, found[:min(m.limit, len(found))], m.snapshot().String(), m.limit)
 	},
 	"each chunk in a snapshot of its own": func(m *model) ([]Message, Position) {
 		p := m.position
@@ -188,7 +194,7 @@ var weakCursors = map[string]func(*model) ([]Message, Position){
 		if p.ChunkSeen != "" {
 			p.ChunkSeen = m.snapshot().String() // the last chunk's becomes the position's
 		}
-		return advance(p, found, m.snapshot().String(), m.limit)
+		return cut(p, found, m.snapshot().String(), m.limit)
 	},
 	"new rows beside a chunk": func(m *model) ([]Message, Position) {
 		batch, next := theCursor(m)

@@ -78,11 +78,11 @@ func TestABrokerThatCannotBeOpenedIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	var attempts atomic.Int32
-	r := start(t, d.relay, func(ctx context.Context) (outbox.Publisher, error) {
+	r := start(t, d.relay, func(ctx context.Context, relay string) (outbox.Publisher, *outbox.Progress, error) {
 		if attempts.Add(1) <= 3 {
-			return nil, errors.New("no such host")
+			return nil, nil, errors.New("no such host")
 		}
-		return b.Open(ctx)
+		return b.Open(ctx, relay)
 	}, nil)
 	want := d.commit(t, "a")
 	b.waitFor(t, 1)

@@ -14,14 +14,14 @@ import (
 
 // postgres is the history that really happened, read by the real statements, with the position kept in outbox_cursors.
 type postgres struct {
-	t      *testing.T
-	relay  *pgxpool.Pool
-	reader reader
-	term   *term
-	now    Position
-	reads  int
-	conns  [6]*pgx.Conn
-	open   [6]pgx.Tx
+	t     *testing.T
+	relay *pgxpool.Pool
+	limit int
+	term  *term
+	now   Position
+	reads int
+	conns [6]*pgx.Conn
+	open  [6]pgx.Tx
 }
 
 func (h *postgres) check(err error) {
@@ -71,20 +71,20 @@ func (h *postgres) read() ([]Message, Position) {
 	if h.reads++; h.reads%7 == 1 {
 		h.elect(ctx)
 	}
-	batch, next, err := h.reader.read(ctx, h.relay, h.now)
-	h.check(err)
-	if next != h.now {
-		h.check(h.term.move(ctx, next))
-		h.now = next
+	var b batch
+	h.check(b.read(ctx, h.relay, newStatements(h.limit), h.limit, h.now))
+	if b.next != h.now {
+		h.check(h.term.move(ctx, b.next))
+		h.now = b.next
 	}
-	return batch, next
+	return b.messages(), b.next
 }
 
 func (h *postgres) elect(ctx context.Context) {
 	if h.term != nil {
 		h.term.release(ctx)
 	}
-	term, err := elect(ctx, h.relay, "main", "test", time.Minute)
+	term, err := (&candidate{db: h.relay, relay: "main", holder: "test", lease: time.Minute}).elect(ctx)
 	h.check(err)
 	if term == nil {
 		h.t.Fatal("not elected although the lease was released")
@@ -101,7 +101,7 @@ func TestTheStatementsReadEveryCommittedRowOnceAndInOrder(t *testing.T) {
 		t.Run(fmt.Sprintf("limit %d", limit), func(t *testing.T) {
 			t.Parallel()
 			db := testenv.Database(t)
-			h := &postgres{t: t, relay: db.Pool(t, "relay"), reader: newReader(limit)}
+			h := &postgres{t: t, relay: db.Pool(t, "relay"), limit: limit}
 			for slot := range h.open { // of their own: the pool may have fewer
 				var err error
 				h.conns[slot], err = pgx.Connect(t.Context(), db.URL)

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -26,8 +28,16 @@ type Program struct {
 	// Run is the program: it returns when ctx ends and everything accepted is settled. What it returns is shown to the
 	// operator, one line per problem.
 	Run func(ctx context.Context, getenv func(string) string, stderr io.Writer) error
+	// Commands are further things it can do, by their first argument, with one line each for -h.
+	Commands map[string]Command
 	// Probe returns the address that answers /readyz.
 	Probe func(getenv func(string) string) (addr string, err error)
+}
+
+// Command does something once and returns.
+type Command struct {
+	About string // for -h
+	Run   func(ctx context.Context, args []string, getenv func(string) string, stdout io.Writer) error
 }
 
 // Main runs p with the arguments of its command line and returns the exit code: 0, or 1 after one line per problem.
@@ -46,6 +56,8 @@ func Main(p Program, args []string, getenv func(string) string, stdout, stderr i
 		fmt.Fprint(stdout, p.help())
 	case len(args) == 1 && args[0] == "health":
 		err = p.health(ctx, getenv)
+	case p.Commands[args[0]].Run != nil:
+		err = p.Commands[args[0]].Run(ctx, args[1:], getenv, stdout)
 	default:
 		err = fmt.Errorf("unknown argument %q: see %s -h", args[0], p.Name)
 	}
@@ -65,12 +77,19 @@ Usage:
   %[2]s           runs until SIGINT or SIGTERM, then finishes what it has accepted; a second signal ends it at once
   %[2]s health    asks a running %[2]s whether it is ready: exit code 0 if so, else 1
   %[2]s -h        this text
-
+%[5]s
 Variables:
 %[3]s
 Example:
   %[4]s
-`, p.About, p.Name, p.Usage, p.Example)
+`, p.About, p.Name, p.Usage, p.Example, p.commands())
+}
+
+func (p Program) commands() (lines string) {
+	for _, name := range slices.Sorted(maps.Keys(p.Commands)) {
+		lines += fmt.Sprintf("  %s %s    %s\n", p.Name, name, p.Commands[name].About)
+	}
+	return lines
 }
 
 // health asks the instance that runs with the same environment.

@@ -10,7 +10,7 @@ import (
 type Relay struct {
 	backlog, oldest            *prometheus.GaugeVec
 	published                  prometheus.Counter
-	batch, seconds             prometheus.Histogram
+	batch, seconds, reading    prometheus.Histogram
 	leader                     prometheus.Gauge
 	errors                     *prometheus.CounterVec
 	outboxDefault, keysDefault *prometheus.GaugeVec
@@ -38,6 +38,11 @@ func NewRelay(reg prometheus.Registerer) *Relay {
 			Help:    "Time from sending a batch to Kafka's last acknowledgement.",
 			Buckets: waiting,
 		}),
+		reading: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name:    "relay_read_seconds",
+			Help:    "Time of one read of the outbox that found events. Growing with the backlog: its plan is wrong.",
+			Buckets: waiting,
+		}),
 		leader: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "relay_leader",
 			Help: "1 if this instance holds the lease, 0 if it stands by. The sum over all instances of one RELAY_NAME is 1; 0 for longer than a few leases: nobody sends.",
@@ -58,7 +63,7 @@ func NewRelay(reg prometheus.Registerer) *Relay {
 	for _, kind := range []string{"publish", "partitions", "partitions_busy"} {
 		m.errors.WithLabelValues(kind) // from 0 on, so that the first one shows in a rate
 	}
-	reg.MustRegister(m.backlog, m.oldest, m.published, m.batch, m.seconds, m.leader, m.errors, m.outboxDefault, m.keysDefault, m.daysAhead)
+	reg.MustRegister(m.backlog, m.oldest, m.published, m.batch, m.seconds, m.reading, m.leader, m.errors, m.outboxDefault, m.keysDefault, m.daysAhead)
 	return m
 }
 
@@ -67,6 +72,9 @@ func (m *Relay) Backlog(events int64, oldest time.Duration) {
 	set(m.backlog, float64(events))
 	set(m.oldest, oldest.Seconds())
 }
+
+// Read counts one read of the outbox that found events.
+func (m *Relay) Read(_ int, took time.Duration) { m.reading.Observe(took.Seconds()) }
 
 // Published counts one batch that Kafka acknowledged.
 func (m *Relay) Published(events int, took time.Duration) {

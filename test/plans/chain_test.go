@@ -69,6 +69,30 @@ func (s *service) publish(t *testing.T) {
 	testenv.Eventually(t, patience, b.late.atLeast(strays))
 	s.wantSent(t, "relay", "pg_visible_in_snapshot") // the stragglers in chunks; its text is no constant
 
+	// An event that is refused, parked, decided on and sent.
+	s.appendEvents(t, "refused", 1)
+	var letters []outbox.DeadLetter
+	testenv.Eventually(t, patience, func() (err error) {
+		if letters, err = outbox.DeadLetters(t.Context(), relay, "main", false); err == nil && len(letters) == 0 {
+			err = errors.New("no dead letter")
+		}
+		return err
+	})
+	b.takes.Store(true)
+	if err := outbox.SkipDeadLetter(t.Context(), relay, "main", -1, "there is none"); !errors.Is(err, outbox.ErrNoDeadLetter) {
+		t.Fatal(err)
+	}
+	if err := outbox.RetryDeadLetter(t.Context(), relay, "main", letters[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, patience, func() error {
+		left, err := outbox.DeadLetters(t.Context(), relay, "main", false)
+		if err == nil && len(left) > 0 {
+			err = errors.New("it was not sent again")
+		}
+		return err
+	})
+
 	stop()
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
@@ -98,16 +122,22 @@ func events(kind string, n int) []outbox.Event {
 type broker struct {
 	away        chan struct{} // until it is closed
 	terms       counter
-	asked       counter // batches
-	early, late counter // events
+	asked       counter     // batches
+	early, late counter     // events
+	takes       atomic.Bool // what it refused at first
 }
 
-func (b *broker) open(context.Context) (outbox.Publisher, error) {
+func (b *broker) open(context.Context, string) (outbox.Publisher, *outbox.Progress, error) {
 	b.terms.Add(1)
-	return b, nil
+	return b, nil, nil
 }
 
-func (b *broker) Publish(ctx context.Context, batch []outbox.Message) error {
+func (b *broker) Ping(context.Context) error { return nil }
+
+func (b *broker) Publish(ctx context.Context, batch []outbox.Message, _ outbox.Progress) error {
+	if len(batch) == 0 { // the relay is idle
+		return nil
+	}
 	b.asked.Add(1)
 	select {
 	case <-b.away:
@@ -116,6 +146,11 @@ func (b *broker) Publish(ctx context.Context, batch []outbox.Message) error {
 	}
 	if b.terms.Load() == 1 {
 		return errors.New("away")
+	}
+	for i, m := range batch {
+		if m.Type == "refused" && !b.takes.Load() {
+			return &outbox.RefusedError{Index: i, Unsent: true, Err: errors.New("too large")}
+		}
 	}
 	for _, m := range batch {
 		switch m.Type {

@@ -69,6 +69,11 @@ func (r *recorder) add(conn *pgx.Conn, sql string, args []any) {
 		if begin == "" {
 			begin = "BEGIN"
 		}
+		if len(args) > 0 {
+			if _, option := args[0].(pgx.QueryResultFormats); option {
+				args = args[1:] // of the driver, not of the statement
+			}
+		}
 		s := statement{begin, sql, args}
 		if n := len(r.sent); n == 0 || !reflect.DeepEqual(r.sent[n-1], s) { // the relay asks the same again and again
 			r.sent = append(r.sent, s)

@@ -71,13 +71,13 @@ func faults(n node, sorted bool) (all []string) {
 }
 
 // looksUp says whether a scan begins where its rows begin. With an equality: a range alone, such as that of a page's ids, may hold
-// everybody's rows. The relay does want everybody's, but from a place onwards, or of certain transactions.
+// everybody's rows. The relay does want everybody's, but from a place onwards, of certain transactions, or of certain ids.
 func looksUp(n node) bool {
 	switch {
 	case n.Type != "Index Scan" && n.Type != "Index Only Scan":
 		return false
 	case strings.HasPrefix(n.Relation, "outbox_events"):
-		return strings.Contains(n.Cond, "xid ") || strings.Contains(n.Cond, "id > ") || theLast(n)
+		return strings.Contains(n.Cond, "xid ") || strings.Contains(n.Cond, "id > ") || n.Cond == "(id = t.id)" || theLast(n)
 	}
 	return strings.Contains(n.Cond, " = ")
 }

@@ -34,6 +34,9 @@ func (s *service) wantAllSent(t *testing.T) {
 		for name, sql := range constants(t, files) {
 			switch verb, _, _ := strings.Cut(strings.TrimSpace(sql), " "); verb {
 			case "SELECT", "INSERT", "UPDATE", "DELETE", "WITH":
+				if verb == "SELECT" && !strings.Contains(sql, "FROM") {
+					continue // of no table
+				}
 				found++
 				if !sent[sql] {
 					t.Errorf("%s was not sent, so nobody knows its plan: extend caller.use, service.publish or service.consume", name)

@@ -1,0 +1,46 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+)
+
+// Publisher sends messages to a broker, for one term of one leader.
+type Publisher interface {
+	// Publish sends batch and waits for it. Nil: every message is durable, messages of one aggregate stand in the order of the
+	// batch, and next, which is behind the batch, is kept where the Publisher keeps progress: at once and with it
+	// (exactly-once), or some batches later. An empty batch keeps next at once.
+	//
+	// A RefusedError says what the broker will never take. After any error but one that says Unsent the Publisher is closed
+	// and thrown away.
+	Publish(ctx context.Context, batch []Message, next Progress) error
+	// Ping asks whether the broker answers.
+	Ping(ctx context.Context) error
+	Close()
+}
+
+// RefusedError says that the broker refuses a message for what it is: too large, or invalid. Sending it again is of no use.
+type RefusedError struct {
+	Index   int   // the first of the batch that was refused
+	Unsent  bool  // it was refused before anything of the batch was sent
+	Durable int   // how many at the beginning of the batch are durable
+	Ahead   []int // those behind Index that are durable although it is not
+	Err     error
+}
+
+func (e *RefusedError) Error() string {
+	return fmt.Sprintf("event %d of a batch was refused: %v", e.Index+1, e.Err)
+}
+
+func (e *RefusedError) Unwrap() error { return e.Err }
+
+// TopicError says that a topic is missing, or that the relay may not write to it. It is an outage: nothing is skipped, the
+// relay waits until somebody has mended it.
+type TopicError struct {
+	Topic string
+	Err   error
+}
+
+func (e *TopicError) Error() string { return fmt.Sprintf("topic %s: %v", e.Topic, e.Err) }
+
+func (e *TopicError) Unwrap() error { return e.Err }
