@@ -5,8 +5,8 @@
 //
 // Which servers, in this order:
 //
-//   - TEST_DATABASE_URL (a superuser's) and TEST_KAFKA_BROKERS name running ones: `make test` starts one of each for all
-//     packages, see test/servers;
+//   - TEST_DATABASE_URL (a superuser's; max_prepared_transactions above 0) and TEST_KAFKA_BROKERS name running ones:
+//     `make test` starts one of each for all packages, see test/servers;
 //   - TEST_SERVERS=docker: containers of TEST_POSTGRES_IMAGE (postgres:17) and TEST_KAFKA_IMAGE (apache/kafka:4.3.1);
 //   - otherwise package embedded, with EMBEDDED_POSTGRES=download past the binaries of this machine.
 //

@@ -39,7 +39,7 @@ const (
 )
 
 // settings trade safety against a power failure, which no test survives anyway, for speed. Commits stay real.
-var settings = map[string]string{"fsync": "off", "full_page_writes": "off", "max_connections": "300"}
+var settings = map[string]string{"fsync": "off", "full_page_writes": "off", "max_connections": "300", "max_prepared_transactions": "10"}
 
 // StartPostgres finds or starts a Postgres by the rules of the package comment. The caller stops it.
 func StartPostgres(ctx context.Context, getenv func(string) string) (s Server, err error) {
