@@ -11,7 +11,7 @@ RACE := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
 PGBOUNCER := $(shell PATH=$$PATH:/usr/sbin command -v pgbouncer)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kill demo-check bench-intake bench-smoke record test test-big test-containers check fmt fmt-check vet lint build migrate up down test-compose compose-demo clean tools
+.PHONY: help demo demo-kill demo-check bench-intake bench-relay bench-smoke record test test-big test-containers check fmt fmt-check vet lint build migrate up down test-compose compose-demo clean tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,8 +68,12 @@ down: ## stop what `make up` started and delete its data
 bench-intake: ## payments a second with GROUP_COMMIT on and off, latencies, cost of each payment; the books are checked (under 5 minutes)
 	go run ./tools/bench intake
 
-bench-smoke: ## the same in 20 s; fails only if committing together is not twice as fast
+bench-relay: ## events a second of the relay and the tutorials' one, latencies, cost; every topic is checked (under 6 minutes; KAFKA_BROKERS, else a container, else kfake)
+	go run ./tools/bench relay
+
+bench-smoke: ## both in under a minute; fails only if committing together is not twice as fast, or events are missing, out of order or doubled
 	go run ./tools/bench intake -smoke
+	go run ./tools/bench relay -smoke
 
 test-compose: ## after `make up`: a payment, found by Kafka's own console consumer and in the statements
 	test/compose.sh

@@ -113,6 +113,8 @@ func released(ctx context.Context, db *pgxpool.Pool, relay string, p Position) (
 	if p.ChunkSeen != "" {
 		return false, nil // which of them it has passed is known when the last chunk is sent
 	}
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	if err := db.QueryRow(ctx, anyReleased, relay, p.Last, p.Seen).Scan(&any); err != nil {
 		return false, fmt.Errorf("look for dead letters to be sent: %w", err)
 	}
@@ -131,6 +133,8 @@ func (t *term) readReleased(ctx context.Context, b *batch, limit int) error {
 
 // parked returns the aggregates of which nothing goes out.
 func (t *term) parked(ctx context.Context) (map[aggregate]bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
 	rows, err := t.db.Query(ctx, parkedAggregates, t.relay)
 	if err != nil {
 		return nil, fmt.Errorf("look for parked aggregates: %w", err)

@@ -59,7 +59,7 @@ var table = map[string]rule{
 	"cmd/oncepay":        {[]string{"internal/*", "migrations"}, []string{pgx, uuid}},
 	"cmd/demo":           {[]string{"internal/*", "migrations"}, nil},
 	"tools/record":       {nil, []string{}},
-	"tools/bench":        {[]string{"internal/*", "migrations"}, []string{pgx, uuid, "github.com/HdrHistogram/hdrhistogram-go"}},
+	"tools/bench":        {[]string{"internal/*", "migrations"}, []string{pgx, uuid, kgo, "github.com/HdrHistogram/hdrhistogram-go", "golang.org/x/sync"}},
 	"test/pgproxy":       {nil, []string{pgx}},
 	"test/plans":         {nil, nil},
 	"test/servers":       {[]string{"internal/testenv", "internal/embedded"}, nil},
@@ -70,7 +70,7 @@ var table = map[string]rule{
 
 // onlyFor lists packages that no other program than those named may contain.
 var onlyFor = map[string][]string{
-	"internal/testenv":   {"test/servers"},
+	"internal/testenv":   {"test/servers", "tools/bench"},
 	"internal/embedded":  {"cmd/demo", "tools/bench", "internal/testenv", "test/servers"},
 	"test/pgproxy":       {"test/e2e"},
 	"internal/child":     {"cmd/demo", "tools/bench", "test/e2e"},

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"runtime"
 	"time"
 
 	"github.com/oncepay/oncepay/internal/child"
@@ -15,8 +14,7 @@ import (
 // bench is one run of intake.
 type bench struct {
 	options
-	out    io.Writer
-	begun  time.Time
+	progress
 	dir    string // programs and logs
 	server *server
 
@@ -28,7 +26,7 @@ type bench struct {
 
 // intake is the benchmark from top to bottom.
 func intake(ctx context.Context, o options, stdout io.Writer) (err error) {
-	b := &bench{options: o, out: stdout, begun: time.Now(), figures: figures{}}
+	b := &bench{options: o, progress: progress{stdout, time.Now()}, figures: figures{}}
 	if b.dir, err = os.MkdirTemp("", "oncepay-bench-"); err != nil {
 		return fmt.Errorf("make a directory: %w", err)
 	}
@@ -48,7 +46,7 @@ func intake(ctx context.Context, o options, stdout io.Writer) (err error) {
 	if err := b.server.open(ctx, o.accounts); err != nil {
 		return err
 	}
-	machine, err := b.machine(ctx)
+	machine, err := b.server.machine(ctx)
 	if err != nil {
 		return err
 	}
@@ -75,18 +73,6 @@ func intake(ctx context.Context, o options, stdout io.Writer) (err error) {
 		return fmt.Errorf("group commit is only %.2f times as fast: something is broken", b.figures.median("ratio"))
 	}
 	return nil
-}
-
-func (b *bench) say(format string, args ...any) {
-	fmt.Fprintf(b.out, "%4.0fs  %s\n", time.Since(b.begun).Seconds(), fmt.Sprintf(format, args...))
-}
-
-func (b *bench) machine(ctx context.Context) (string, error) {
-	postgres, err := b.server.describe(ctx)
-	if err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("%d cores, %s/%s, %s, %s; load average before: %s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), postgres, loadAverage()), nil
 }
 
 // findPool tries how many connections GROUP_COMMIT=off needs: it is to be compared at its best.

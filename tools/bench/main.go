@@ -10,28 +10,36 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"strings"
 	"syscall"
 )
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	args := os.Args[1:]
+	if filepath.Base(os.Args[0]) == tutorialName { // as bench relay starts it
+		args = []string{tutorialName}
+	}
+	code := run(ctx, args, os.Stdout, os.Stderr)
 	stop()
 	os.Exit(code)
 }
 
-const usage = `Usage: bench intake [flags]
+const usage = `Usage: bench intake|relay [flags]
 
   intake    how many payments a second the API takes, in what time and at what cost: with group commit and without
+  relay     how many events a second the relay sends, in what time and at what cost: ours and the one of the tutorials
 
 Examples:
   go run ./tools/bench intake
   go run ./tools/bench intake -h
+  go run ./tools/bench relay
+  go run ./tools/bench relay -h
 `
 
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	err := command(ctx, args, stdout)
+	err := command(ctx, args, stdout, stderr)
 	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return 0
 	}
@@ -39,10 +47,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 1
 }
 
-func command(ctx context.Context, args []string, stdout io.Writer) error {
+func command(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	switch {
 	case len(args) == 0:
-		return errors.New("what is to be measured? there is: intake (bench -h shows more)")
+		return errors.New("what is to be measured? there is: intake, relay (bench -h shows more)")
 	case args[0] == "-h" || args[0] == "-help" || args[0] == "--help":
 		fmt.Fprint(stdout, usage)
 		return nil
@@ -52,6 +60,14 @@ func command(ctx context.Context, args []string, stdout io.Writer) error {
 			return err
 		}
 		return intake(ctx, o, stdout)
+	case args[0] == "relay":
+		o, err := parseRelay(args[1:], stdout)
+		if err != nil {
+			return err
+		}
+		return relay(ctx, o, stdout, os.Getenv)
+	case args[0] == tutorialName: // not for people
+		return tutorialRelay(ctx, os.Getenv, stderr)
 	}
-	return fmt.Errorf("unknown benchmark %q: there is intake (bench -h shows more)", args[0])
+	return fmt.Errorf("unknown benchmark %q: there are intake and relay (bench -h shows more)", args[0])
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -71,12 +70,8 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	f.StringVar(&o.profile, "profile", "", "`file` for a CPU profile of the API in the closed loop, for go tool pprof")
 	f.StringVar(&o.databaseURL, "database-url", "", "`URL` of a database with our schema and nobody else's payments, as its owner; it is filled. Default: a server of its own")
 	f.Func("api", "`NAME=VALUE`, a variable of the API in every phase; repeat it for more", func(s string) error {
-		name, _, ok := strings.Cut(s, "=")
-		if !ok || name == "" || strings.ToUpper(name) != name {
-			return errors.New("it must be NAME=VALUE")
-		}
-		if slices.Contains(ours, name) {
-			return errors.New("the benchmark sets it by itself")
+		if err := checkVariable(s, ours); err != nil {
+			return err
 		}
 		o.api = append(o.api, s)
 		return nil

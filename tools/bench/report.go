@@ -3,12 +3,14 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"math"
 	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
+	"time"
 )
 
 // figures are what the rounds showed, by the names they have in the JSON.
@@ -60,8 +62,11 @@ func (f figures) compareOpen(single, group, replays measured) {
 	f.add("claim_within_1ms", replays.claims.share(.001))
 }
 
-// table is what is shown, in this order: a name of figures, what it is, what it is measured against.
-var table = []struct{ name, what, bar string }{
+// row of a table: a name of figures, what it is, what it is measured against.
+type row struct{ name, what, bar string }
+
+// table is what intake shows, in this order.
+var table = []row{
 	{"single_per_s", "closed loop, GROUP_COMMIT=off, payments/s", ""},
 	{"group_per_s", "closed loop, GROUP_COMMIT=on, payments/s", ""},
 	{"ratio", "  on ÷ off", "≥ 4"},
@@ -107,6 +112,16 @@ var always = []string{
 	"claim_p99_ms", "flood_p99_ratio", "hot_ratio", "stored_ratio", "rss_mib", "wal_bytes_per_payment", "statements_per_batch",
 }
 
+// progress is where it is said what goes on, and since when.
+type progress struct {
+	out   io.Writer
+	begun time.Time
+}
+
+func (p progress) say(format string, args ...any) {
+	fmt.Fprintf(p.out, "%4.0fs  %s\n", time.Since(p.begun).Seconds(), fmt.Sprintf(format, args...))
+}
+
 // report prints the table and, as the last line, the JSON.
 func (b *bench) report(machine string) {
 	load := loadAverage()
@@ -124,15 +139,20 @@ func (b *bench) report(machine string) {
 		}
 	}
 	fmt.Fprint(b.out, "\n\n")
-	w := tabwriter.NewWriter(b.out, 0, 0, 2, ' ', 0)
+	b.figures.show(b.out, table)
+	fmt.Fprintf(b.out, "\n%s\n", b.figures.json(always, map[string]any{"rounds": b.rounds, "pool": b.pool, "rate": math.Round(b.rate), "load_average": load}))
+}
+
+// show prints those rows that were measured.
+func (f figures) show(out io.Writer, table []row) {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "figure\tmedian\trange\tmust be")
 	for _, row := range table {
-		if values := b.figures[row.name]; !math.IsNaN(b.figures.median(row.name)) {
-			fmt.Fprintf(w, "%s\t%s\t%s – %s\t%s\n", row.what, short(b.figures.median(row.name)), short(slices.Min(values)), short(slices.Max(values)), row.bar)
+		if values := slices.DeleteFunc(slices.Clone(f[row.name]), math.IsNaN); len(values) > 0 {
+			fmt.Fprintf(w, "%s\t%s\t%s – %s\t%s\n", row.what, short(f.median(row.name)), short(slices.Min(values)), short(slices.Max(values)), row.bar)
 		}
 	}
 	w.Flush()
-	fmt.Fprintf(b.out, "\n%s\n", b.figures.json(map[string]any{"rounds": b.rounds, "pool": b.pool, "rate": math.Round(b.rate), "load_average": load}))
 }
 
 // short has three digits, and all that stand before the point.
@@ -144,8 +164,8 @@ func short(v float64) string {
 	return strconv.FormatFloat(v, 'f', min(digits, 6), 64)
 }
 
-// json has the medians. What is not a number is null.
-func (f figures) json(more map[string]any) []byte {
+// json has the medians, and always those members. What is not a number is null.
+func (f figures) json(always []string, more map[string]any) []byte {
 	all := maps.Clone(more)
 	for _, name := range append(slices.Collect(maps.Keys(f)), always...) {
 		all[name] = nil

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -69,7 +70,7 @@ const (
 	funds    = "1000000000000" // of each account: more than any run moves
 )
 
-// open starts the server and makes the database that is copied, or looks at the given one.
+// open makes the database that is copied, with its accounts, or looks at the given one.
 func (s *server) open(ctx context.Context, accounts int) error {
 	if s.given != "" {
 		if err := s.inspect(ctx); err != nil {
@@ -77,6 +78,18 @@ func (s *server) open(ctx context.Context, accounts int) error {
 		}
 		return s.fundBoth(ctx, s.given, accounts)
 	}
+	if err := s.start(ctx); err != nil {
+		return err
+	}
+	url := s.own.URL("postgres", template)
+	if err := s.fundBoth(ctx, url, accounts); err != nil {
+		return err
+	}
+	return s.execute(ctx, url, `VACUUM ANALYZE`)
+}
+
+// start starts a server with a database that has our schema.
+func (s *server) start(ctx context.Context) error {
 	options := embedded.PostgresOptions{Settings: settings, Log: slog.New(slog.DiscardHandler)}
 	var err error
 	s.own, err = embedded.StartPostgres(ctx, options)
@@ -105,14 +118,9 @@ func (s *server) open(ctx context.Context, accounts int) error {
 		return fmt.Errorf("apply the schema: %w", err)
 	}
 	if s.statements {
-		if err := s.execute(ctx, url, `CREATE EXTENSION pg_stat_statements`); err != nil {
-			return err
-		}
+		return s.execute(ctx, url, `CREATE EXTENSION pg_stat_statements`)
 	}
-	if err := s.fundBoth(ctx, url, accounts); err != nil {
-		return err
-	}
-	return s.execute(ctx, url, `VACUUM ANALYZE`)
+	return nil
 }
 
 const strangers = `SELECT EXISTS (SELECT FROM payments p JOIN tenants t ON t.id = p.tenant_id WHERE t.name <> ALL ($1))`
@@ -220,6 +228,15 @@ func (s *server) execute(ctx context.Context, url string, statements ...string) 
 		}
 	}
 	return nil
+}
+
+// machine is a line about what is measured on.
+func (s *server) machine(ctx context.Context) (string, error) {
+	postgres, err := s.describe(ctx)
+	if err != nil {
+		return "", err
+	}
+	return fmt.Sprintf("%d cores, %s/%s, %s, %s; load average before: %s", runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), postgres, loadAverage()), nil
 }
 
 // describe is a line about the server.
