@@ -5,10 +5,12 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
@@ -48,6 +50,7 @@ type part struct {
 
 const (
 	readTimeout = 10 * time.Second // a connection may have died unseen
+	longTimeout = 10 * time.Minute // of a read that has to go through what was written in a long absence
 	mostBytes   = 8 << 20          // what is beyond waits for the next batch: a backlog of large events must not fill the memory
 	mostNames   = 1_000
 	year2000    = 946_684_800_000_000 // where Postgres counts from, in microseconds of Unix time
@@ -63,6 +66,37 @@ func (b *batch) upTo(n int) Position { return advance(b.from, b.found, n, b.snap
 func (b *batch) read(ctx context.Context, db *pgxpool.Pool, s statements, limit int, p Position) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
+	return b.readIn(ctx, db, s, limit, p)
+}
+
+const allowLong = `
+SELECT set_config(name, $1, true) FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout')`
+
+// readLong is read without the limits that the connection sets. The first read after a long absence looks for stragglers in the
+// index entries of all that was written meanwhile: 0.1 s for a million.
+func (b *batch) readLong(ctx context.Context, db *pgxpool.Pool, s statements, limit int, p Position) error {
+	ctx, cancel := context.WithTimeout(ctx, longTimeout)
+	defer cancel()
+	return pgx.BeginTxFunc(ctx, db, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, allowLong, strconv.FormatInt(longTimeout.Milliseconds(), 10)); err != nil {
+			return fmt.Errorf("allow a long read: %w", err)
+		}
+		return b.readIn(ctx, tx, s, limit, p)
+	})
+}
+
+// tooLong says that a read ran into the statement_timeout of its connection.
+func tooLong(err error) bool {
+	var e *pgconn.PgError
+	return errors.As(err, &e) && e.Code == "57014"
+}
+
+// querier is a pool or a transaction.
+type querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+}
+
+func (b *batch) readIn(ctx context.Context, db querier, s statements, limit int, p Position) error {
 	query, args := s.behind(p)
 	if err := b.query(ctx, db, limit, query, args...); err != nil {
 		return fmt.Errorf("read outbox: %w", err)
@@ -73,7 +107,7 @@ func (b *batch) read(ctx context.Context, db *pgxpool.Pool, s statements, limit 
 }
 
 // query fills b with what a statement finds: snapshot, then the columns of a message.
-func (b *batch) query(ctx context.Context, db *pgxpool.Pool, limit int, sql string, args ...any) error {
+func (b *batch) query(ctx context.Context, db querier, limit int, sql string, args ...any) error {
 	rows, err := db.Query(ctx, sql, append([]any{pgx.QueryResultFormats{pgx.BinaryFormatCode}}, args...)...)
 	if err != nil {
 		return err

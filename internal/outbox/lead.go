@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -20,8 +21,9 @@ type leader struct {
 	publisher Publisher
 	parked    map[aggregate]bool // as of the term's beginning, and what was refused since
 	suspicion *suspicion
-	moving    chan error // the move that is under way; nil: none is
-	moved     bool       // whether the cursor ever moved
+	moving    chan error  // the move that is under way; nil: none is
+	moved     bool        // whether the cursor ever moved
+	away      atomic.Bool // a long read is under way
 }
 
 // lead moves batches until ctx ends (nil) or the term does.
@@ -52,7 +54,7 @@ func (l *leader) lead(ctx context.Context) (err error) {
 	free <- &batch{}
 	go l.readAhead(reading, l.term.at, l.suspicion.limit(l.Batch), free, found)
 
-	watch := time.NewTicker(watchPoll)
+	watch := time.NewTicker(min(watchPoll, l.Lease/3))
 	defer watch.Stop()
 	for {
 		select {
@@ -108,6 +110,11 @@ func (l *leader) readAhead(ctx context.Context, p Position, limit int, free <-ch
 		for {
 			begun := time.Now()
 			b.err = b.read(ctx, l.DB, statements, limit, p)
+			if tooLong(b.err) {
+				l.away.Store(true)
+				b.err = b.readLong(ctx, l.DB, statements, limit, p)
+				l.away.Store(false)
+			}
 			if b.err != nil || b.next != p {
 				l.OnRead(b.n, time.Since(begun))
 				break
@@ -272,10 +279,15 @@ func (l *leader) settle() error {
 	return err
 }
 
-// watch looks whether dead letters were released.
+// watch looks whether dead letters were released, and keeps the lease while a long read is under way.
 func (l *leader) watch(ctx context.Context) error {
 	if err := l.settle(); err != nil {
 		return err
+	}
+	if l.away.Load() {
+		if err := l.keep(ctx); err != nil {
+			return err
+		}
 	}
 	letters, err := released(ctx, l.DB, l.Name, l.term.at)
 	if err == nil && letters {

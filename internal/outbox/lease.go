@@ -142,15 +142,10 @@ func (c *candidate) elect(ctx context.Context) (*term, error) {
 // wanted says whether events have been waiting behind a lapsed lease for longer than its holder would need to notice them.
 func (c *candidate) wanted(ctx context.Context, lapsed bool, p Position) (bool, error) {
 	if lapsed {
-		var b batch
-		if err := b.read(ctx, c.db, newStatements(1), 1, p); err != nil {
+		var err error
+		if lapsed, err = c.waits(ctx, p); err != nil {
 			return false, err
 		}
-		letters, err := released(ctx, c.db, c.relay, p)
-		if err != nil {
-			return false, err
-		}
-		lapsed = b.n > 0 || letters
 	}
 	switch {
 	case !lapsed:
@@ -159,6 +154,23 @@ func (c *candidate) wanted(ctx context.Context, lapsed bool, p Position) (bool, 
 		c.waiting = time.Now()
 	}
 	return lapsed && time.Since(c.waiting) > c.lease/6, nil
+}
+
+const anyBehind = `SELECT EXISTS (SELECT FROM outbox_events WHERE id > $1)`
+
+// waits says whether there is anything to send behind p. Only when nothing is new are stragglers looked for: behind a long absence that takes long.
+func (c *candidate) waits(ctx context.Context, p Position) (any bool, err error) {
+	if err := c.db.QueryRow(ctx, anyBehind, p.Last).Scan(&any); err != nil {
+		return false, fmt.Errorf("look for events: %w", err)
+	}
+	if any {
+		return true, nil
+	}
+	var b batch
+	if err := b.read(ctx, c.db, newStatements(1), 1, p); err != nil || b.n > 0 {
+		return b.n > 0, err
+	}
+	return released(ctx, c.db, c.relay, p)
 }
 
 // move puts the cursor behind what the broker has acknowledged, and renews the lease. It waits no longer than the lease

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -108,6 +109,47 @@ func TestADatabaseThatIsAwayIsWaitedFor(t *testing.T) {
 	b.waitFor(t, 2)
 	if got := b.ids(); got[0] != want[0] || got[len(got)-1] != want[1] {
 		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// A read that takes longer than its connection allows is one behind a long absence: it must come to its end all the same, and the
+// relay must stay leader. Here it waits for a lock.
+func TestAReadThatTakesLongIsGivenItsTimeAndTheLeaseIsKept(t *testing.T) {
+	t.Parallel()
+	const lease, limit = 600 * time.Millisecond, 200 * time.Millisecond
+	d, b := newDatabase(t), &broker{}
+	config, err := pgxpool.ParseConfig(d.URLAs("relay"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ConnConfig.RuntimeParams["statement_timeout"] = strconv.FormatInt(limit.Milliseconds(), 10)
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	r := start(t, pool, b.Open, func(r *outbox.Relay) { r.Lease = lease })
+	d.commit(t, "a")
+	b.waitFor(t, 1)
+	tx := d.begin(t)
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE outbox_events`); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, soon, func() error {
+		if !ask[bool](t, d, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND usename = 'relay'
+			AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > $1::interval)`, 3*lease) {
+			return errors.New("no read has been waiting for long")
+		}
+		return nil
+	})
+	if !ask[bool](t, d, `SELECT lease_until > clock_timestamp() FROM outbox_cursors`) {
+		t.Error("the lease ran out meanwhile")
+	}
+	changeAll(t, tx, "a")
+	commit(t, tx)
+	b.waitFor(t, 2)
+	if len(r.errors) > 0 {
+		t.Errorf("the term ended: %v", <-r.errors)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/oncepay/oncepay/internal/inbox"
@@ -97,7 +98,30 @@ func (s *service) publish(t *testing.T) {
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
+	s.takeOver(t, relay, b)
 	if _, err := outbox.MeasureBacklog(t.Context(), relay, "main"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// takeOver has a relay look at the lease of one that vanished.
+func (s *service) takeOver(t *testing.T, relay *pgxpool.Pool, b *broker) {
+	t.Helper()
+	if _, err := s.db.Pool(t, "").Exec(t.Context(), `UPDATE outbox_cursors SET holder = 'gone', lease_until = clock_timestamp()`); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	done := make(chan error, 1)
+	go func() {
+		r := outbox.Relay{DB: relay, Open: b.open, Name: "main", Lease: time.Second, Log: slog.New(slog.DiscardHandler)}
+		done <- r.Run(ctx)
+	}()
+	sent := b.early.Load()
+	s.appendEvents(t, "early", 1)
+	testenv.Eventually(t, patience, b.early.atLeast(sent+1))
+	stop()
+	if err := <-done; err != nil {
 		t.Fatal(err)
 	}
 }
