@@ -77,5 +77,5 @@ func (c *compose) url() string { return "http://127.0.0.1:8080" }
 func (c *compose) owner() string {
 	return "postgres://postgres:postgres@127.0.0.1:15432/oncepay?sslmode=disable"
 }
-func (c *compose) batch() int        { return 1000 } // the default
+func (c *compose) batch() int        { return 2500 } // the default
 func (c *compose) brokers() []string { return []string{"127.0.0.1:19092"} }

@@ -38,7 +38,7 @@ func (d *demo) count(ctx context.Context, l *load, v view) error {
 	d.say("counting: tables, topics, and what the clients were told")
 	began := time.Now()
 	report, err := d.compare(ctx, invariant.Sources{
-		History: []string{l.history.path}, MostRepeated: int(d.before.Repeated) + d.stack.batch()*d.killed("relay"),
+		History: []string{l.history.path}, MostRepeated: int(d.before.Repeated) + 2*d.stack.batch()*d.killed("relay"),
 	})
 	if err != nil {
 		return err

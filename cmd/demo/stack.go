@@ -26,7 +26,7 @@ type stack interface {
 	url() string   // the API's
 	owner() string // the database, as the schema's owner
 	brokers() []string
-	batch() int // RELAY_BATCH: what a killed relay may send again, at most
+	batch() int // RELAY_BATCH: a killed relay may send two of them again, no more
 }
 
 // topicPrefix is TOPIC_PREFIX's default.

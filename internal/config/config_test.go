@@ -43,7 +43,7 @@ func TestEverythingButTheRequiredHasADefault(t *testing.T) {
 	}
 	wantRelay := config.Relay{
 		DatabaseURL: url, Kafka: config.Kafka{Brokers: []string{"a:9092", "b:9092"}, TopicPrefix: "oncepay."},
-		Name: "main", Delivery: "at-least-once", Lease: 3 * time.Second, Batch: 1000, OutboxRetention: 7 * 24 * time.Hour, Keys: config.Keys{IdempotencyRetention: 72 * time.Hour},
+		Name: "main", Delivery: "at-least-once", Lease: 3 * time.Second, Batch: 2500, OutboxRetention: 7 * 24 * time.Hour, Keys: config.Keys{IdempotencyRetention: 72 * time.Hour},
 		AdminAddr: "127.0.0.1:9091", Log: config.Log{LogLevel: slog.LevelInfo, LogFormat: "json"},
 	}
 	if diff := cmp.Diff(wantRelay, relay); diff != "" {
@@ -103,7 +103,7 @@ DATABASE_URL is not set, for example DATABASE_URL=postgres://relay:secret@localh
 KAFKA_BROKERS must be host:port separated by commas, without a scheme; number 2 is not, for example KAFKA_BROKERS=kafka-1:9092,kafka-2:9092
 TOPIC_PREFIX must be what Kafka allows in a topic's name: up to 200 letters, digits, dots, hyphens and underscores, for example TOPIC_PREFIX=oncepay.
 RELAY_LEASE must be a duration from 1s to 1m, for example RELAY_LEASE=3s
-RELAY_BATCH must be a whole number from 1 to 10000, for example RELAY_BATCH=1000
+RELAY_BATCH must be a whole number from 1 to 10000, for example RELAY_BATCH=2500
 OUTBOX_RETENTION must be a duration from 1h up, for example OUTBOX_RETENTION=168h
 IDEMPOTENCY_RETENTION must be a duration from 24h to 720h, for example IDEMPOTENCY_RETENTION=72h
 ADMIN_ADDR must be an address to listen on, [host]:port, for example ADMIN_ADDR=127.0.0.1:9091

@@ -19,8 +19,8 @@ type Sources struct {
 	Consumer    string        // name in inbox_events
 	History     []string      // files of Exchanges; none: the lines that need them are left out, and the report says so
 
-	// MostRepeated is how many records may be repeats of others. A relay that is killed sends the batch in hand again: a
-	// batch for each kill. Zero: none may.
+	// MostRepeated is how many records may be repeats of others. A relay that is killed sends what it had in hand again: two
+	// batches for each kill. Zero: none may.
 	MostRepeated int
 
 	// Progress is told, every second or so, what is being done. Nil is fine.

@@ -18,7 +18,7 @@ type Relay struct {
 	DB    *pgxpool.Pool // the primary
 	Name  string        // relays of one name share one cursor and one leader
 	Lease time.Duration // how long a leader that vanished is waited for; zero: 3 s
-	Batch int           // most events a read; zero: 1,000
+	Batch int           // most events a read; zero: 2,500
 	Log   *slog.Logger  // nil: slog.Default()
 
 	// Open makes the Publisher of a term, such as Kafka.Open. First it fences the Publishers of earlier terms as far as the
@@ -88,7 +88,7 @@ func (r *Relay) setDefaults() {
 		r.Lease = 3 * time.Second
 	}
 	if r.Batch == 0 {
-		r.Batch = 1000
+		r.Batch = 2500
 	}
 	if r.Log == nil {
 		r.Log = slog.Default()

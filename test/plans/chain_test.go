@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	relayBatch = 1000 // outbox.Relay's default
+	relayBatch = 2500 // outbox.Relay's default
 	strays     = relayBatch * 3 / 2
 	patience   = 20 * time.Second
 )
