@@ -6,17 +6,25 @@ import (
 	"time"
 )
 
-// Keys and payments in the numbers of a busy day, made by SQL, so that the books balance: the keys are of requests that were refused without a
-// payment, the payments are declined ones, which have no entries, of a month ago, when keys and events were others. Keys are random, and inserted
+// Keys and payments in the numbers of busy days, made by SQL, so that the books balance: the keys are of the days that are kept, today and three
+// more, and of requests that were refused without a payment, the payments are declined ones, which have no entries, of a month ago, when keys and events were others. Keys are random, and inserted
 // in their order, so that their index is built from left to right.
 const client = `(SELECT c.id, c.tenant_id FROM clients c JOIN tenants t ON t.id = c.tenant_id WHERE t.name = '` + tenant + `') c`
 
+const makeDays = `
+DO $$ DECLARE d date; BEGIN
+    FOR i IN 1..3 LOOP
+        d := (now() AT TIME ZONE 'utc')::date - i;
+        EXECUTE format('CREATE TABLE %I PARTITION OF idempotency_keys FOR VALUES FROM (%L) TO (%L)', 'idempotency_keys_' || to_char(d, 'YYYYMMDD'), d, d + 1);
+    END LOOP;
+END $$`
+
 const storeKeys = `
-INSERT INTO idempotency_keys (tenant_id, client_id, key, fingerprint_version, fingerprint, request_id, status, content_type, location, body)
-SELECT c.tenant_id, c.id, k.key, 1, sha256(k.key::bytea), k.key, 422, 'application/problem+json', '',
+INSERT INTO idempotency_keys (tenant_id, client_id, key, day, fingerprint_version, fingerprint, request_id, status, content_type, location, body)
+SELECT c.tenant_id, c.id, k.key, (now() AT TIME ZONE 'utc')::date - k.age, 1, sha256(k.key::bytea), k.key, 422, 'application/problem+json', '',
   convert_to('{"type":"unknown-account","title":"Unknown account","status":422,"detail":"There is no account ' || k.key ||
     '. No money moved.","instance":"/api/v1/payments","code":"unknown-account","retry":"new-key","padding":"' || repeat(k.key, 4) || '"}', 'UTF8')
-FROM ` + client + `, (SELECT gen_random_uuid()::text AS key FROM generate_series(1, $1) ORDER BY 1) k`
+FROM ` + client + `, (SELECT gen_random_uuid()::text AS key, (n % 4)::int AS age FROM generate_series(1, $1) n ORDER BY 1) k`
 
 const storePayments = `
 INSERT INTO payments (id, tenant_id, status, decline_code, version, amount_minor, currency, source_account, destination_account, description, metadata,
@@ -69,6 +77,9 @@ func (b *bench) fill(ctx context.Context, d database) error {
 	defer conn.Close(context.WithoutCancel(ctx))
 	if _, err := conn.Exec(ctx, `SET synchronous_commit = off; SET work_mem = '512MB'; SET maintenance_work_mem = '512MB'`); err != nil {
 		return fmt.Errorf("store keys: %w", err)
+	}
+	if _, err := conn.Exec(ctx, makeDays); err != nil {
+		return fmt.Errorf("make days: %w", err)
 	}
 	for _, sql := range []string{storeKeys, storePayments} {
 		if _, err := conn.Exec(ctx, sql, b.stored); err != nil {
