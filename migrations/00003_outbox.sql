@@ -75,6 +75,7 @@ CREATE TABLE outbox_dead_letters (
     CHECK (state <> 'skipped' OR note <> '')
 );
 CREATE INDEX outbox_dead_letters_unsent ON outbox_dead_letters (relay, aggregate_type, aggregate_id) WHERE state IN ('parked', 'retry');
+CREATE INDEX outbox_dead_letters_undecided ON outbox_dead_letters (relay, aggregate_type, aggregate_id) WHERE state = 'parked' AND refusal IS NOT NULL;
 COMMENT ON TABLE outbox_dead_letters IS 'Events that the broker refused, and the events of the same aggregates behind them, which wait so that their order holds. Copies: the outbox drops its days.';
 COMMENT ON COLUMN outbox_dead_letters.refusal IS 'Why the broker refused it. NULL: it was not refused, it waits behind one that was.';
 COMMENT ON COLUMN outbox_dead_letters.went_ahead IS 'Events of the same aggregate, behind this one, that were on the topic already when it was refused.';

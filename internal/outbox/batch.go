@@ -69,8 +69,10 @@ func (b *batch) read(ctx context.Context, db *pgxpool.Pool, s statements, limit 
 	return b.readIn(ctx, db, s, limit, p)
 }
 
+// A transaction_timeout (Postgres 17) that runs already can be taken away, but not made longer.
 const allowLong = `
-SELECT set_config(name, $1, true) FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout')`
+SELECT set_config(name, CASE name WHEN 'statement_timeout' THEN $1 ELSE '0' END, true)
+FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout')`
 
 // readLong is read without the limits that the connection sets. The first read after a long absence looks for stragglers in the
 // index entries of all that was written meanwhile: 0.1 s for a million.
@@ -85,10 +87,10 @@ func (b *batch) readLong(ctx context.Context, db *pgxpool.Pool, s statements, li
 	})
 }
 
-// tooLong says that a read ran into the statement_timeout of its connection.
-func tooLong(err error) bool {
+// tooLong says that a read ran into the statement_timeout of its connection, or of ours where that has none.
+func tooLong(ctx context.Context, err error) bool {
 	var e *pgconn.PgError
-	return errors.As(err, &e) && e.Code == "57014"
+	return errors.As(err, &e) && e.Code == "57014" || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil
 }
 
 // querier is a pool or a transaction.

@@ -110,7 +110,7 @@ func (l *leader) readAhead(ctx context.Context, p Position, limit int, free <-ch
 		for {
 			begun := time.Now()
 			b.err = b.read(ctx, l.DB, statements, limit, p)
-			if tooLong(b.err) {
+			if tooLong(ctx, b.err) {
 				l.away.Store(true)
 				b.err = b.readLong(ctx, l.DB, statements, limit, p)
 				l.away.Store(false)
