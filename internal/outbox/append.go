@@ -20,9 +20,11 @@ type Event struct {
 	Headers          map[string]string // further record headers, such as traceparent; may be nil
 }
 
-// MaxPayload is what fits into a record under Kafka's default limit of 1 MiB, with room for headers. The writer can still be
-// told; once committed, an event that the broker refuses holds up the relay.
-const MaxPayload = 960 << 10
+// MaxEvent is how many bytes of payload, headers, aggregate id and type an event may have: what fits into a record where nobody
+// has raised a limit. That is 1,048,588 bytes by Kafka's default (max.message.bytes), and 1,000,012 by that of the relay's client; what
+// is between is for the record's own fields. The writer can still be told: once it is committed, an event that the broker refuses
+// parks its aggregate.
+const MaxEvent = 960 << 10
 
 // In the order of the slice, and naming neither id nor xid: the database draws them, the id while this transaction holds
 // the aggregates' row locks. That is what keeps the events of one aggregate in order.
@@ -51,8 +53,8 @@ func Append(ctx context.Context, tx pgx.Tx, es []Event) error {
 		if e.ID == uuid.Nil {
 			return fmt.Errorf("append events to outbox: event %d of type %s has no id, and consumers would take it for another", i, e.Type)
 		}
-		if len(e.Payload) > MaxPayload {
-			return fmt.Errorf("append events to outbox: event %s of type %s has %d bytes, %d are allowed", e.ID, e.Type, len(e.Payload), MaxPayload)
+		if n := bytesOf(&e); n > MaxEvent {
+			return fmt.Errorf("append events to outbox: event %s of type %s has %d bytes, its headers included, and %d are allowed", e.ID, e.Type, n, MaxEvent)
 		}
 		ids[i], versions[i] = e.ID, e.AggregateVersion
 		aggregateTypes[i], aggregateIDs[i], types[i] = e.AggregateType, e.AggregateID, e.Type
@@ -68,4 +70,13 @@ func Append(ctx context.Context, tx pgx.Tx, es []Event) error {
 		return fmt.Errorf("append events to outbox: %w", err)
 	}
 	return nil
+}
+
+// bytesOf returns what an event comes to in a record: its id is there twice, and the length of each header's parts takes a few bytes.
+func bytesOf(e *Event) int {
+	n := len(e.Payload) + len(e.Type) + 2*len(e.AggregateID)
+	for name, value := range e.Headers {
+		n += len(name) + len(value) + 8
+	}
+	return n
 }

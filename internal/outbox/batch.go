@@ -79,12 +79,15 @@ FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout')`
 func (b *batch) readLong(ctx context.Context, db *pgxpool.Pool, s statements, limit int, p Position) error {
 	ctx, cancel := context.WithTimeout(ctx, longTimeout)
 	defer cancel()
-	return pgx.BeginTxFunc(ctx, db, pgx.TxOptions{AccessMode: pgx.ReadOnly}, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, allowLong, strconv.FormatInt(longTimeout.Milliseconds(), 10)); err != nil {
-			return fmt.Errorf("allow a long read: %w", err)
-		}
-		return b.readIn(ctx, tx, s, limit, p)
-	})
+	tx, err := db.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
+	if err != nil {
+		return fmt.Errorf("begin a long read: %w", err)
+	}
+	defer func() { _ = tx.Rollback(ctx) }() // it wrote nothing
+	if _, err := tx.Exec(ctx, allowLong, strconv.FormatInt(longTimeout.Milliseconds(), 10)); err != nil {
+		return fmt.Errorf("allow a long read: %w", err)
+	}
+	return b.readIn(ctx, tx, s, limit, p)
 }
 
 // tooLong says that a read ran into the statement_timeout of its connection, or of ours where that has none.
@@ -110,6 +113,8 @@ func (b *batch) readIn(ctx context.Context, db querier, s statements, limit int,
 
 // query fills b with what a statement finds: snapshot, then the columns of a message.
 func (b *batch) query(ctx context.Context, db querier, limit int, sql string, args ...any) error {
+	ctx, leave := context.WithCancel(ctx)
+	defer leave()
 	rows, err := db.Query(ctx, sql, append([]any{pgx.QueryResultFormats{pgx.BinaryFormatCode}}, args...)...)
 	if err != nil {
 		return err
@@ -125,8 +130,12 @@ func (b *batch) query(ctx context.Context, db querier, limit int, sql string, ar
 			b.n++
 		}
 	}
-	rows.Close() // throws away what was not read, and says whether it all came
 	b.point()
+	if b.n < len(b.found) && len(b.bytes) > mostBytes {
+		leave() // what was not read may be gigabytes, which Close would wait for: better a new connection
+		return nil
+	}
+	rows.Close() // throws away what was not read, and says whether it all came
 	return rows.Err()
 }
 

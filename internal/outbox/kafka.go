@@ -29,9 +29,10 @@ const (
 	partitions = 12
 	// The topic that Progress is kept on, keyed by relay. One partition, compacted.
 	progressTopic = "relay-progress"
-	// What a record and its batch take at least beside key, value and headers (KIP-98), and what franz-go and Kafka allow by
-	// default. A record that comes to more is refused before anything is sent; the broker has the last word on the others.
-	recordOverhead  = 61 + 7
+	// What the batch around records takes (KIP-98): 61 bytes, which count for the broker, and their number, which counts for
+	// franz-go. And what franz-go allows where the topic's own limit is not known; Kafka's default is 1,048,588. A record that
+	// comes to more is refused before anything is sent.
+	batchOverhead   = 61 + 4
 	defaultMaxBytes = 1_000_012
 )
 

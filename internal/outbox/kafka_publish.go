@@ -36,7 +36,7 @@ func (p *kafkaPublisher) Publish(ctx context.Context, batch []Message, next Prog
 	records := p.encoder.records(p.Kafka, batch)
 	for i, r := range records {
 		if size := size(r); size > p.limit(r.Topic) {
-			return &RefusedError{Index: i, Unsent: true, Err: fmt.Errorf("%w: %d bytes or more, topic %s takes %d", kerr.MessageTooLarge, size, r.Topic, p.limit(r.Topic))}
+			return &RefusedError{Index: i, Unsent: true, Err: fmt.Errorf("%w: %d bytes, topic %s takes %d", kerr.MessageTooLarge, size, r.Topic, p.limit(r.Topic))}
 		}
 	}
 	if p.ExactlyOnce {

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
+	"maps"
+	"math/bits"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -97,15 +100,17 @@ func eachHeader(object []byte, tell func(name string, value []byte)) {
 		}
 		return
 	}
-	var members map[string]any
-	_ = json.Unmarshal(object, &members) // it was JSON in Postgres a moment ago
-	for name, value := range members {
-		text, is := value.(string)
-		if !is {
-			encoded, _ := json.Marshal(value)
-			text = string(encoded)
+	var members map[string]json.RawMessage // not any: a number keeps all its digits
+	_ = json.Unmarshal(object, &members)   // it was JSON in Postgres a moment ago
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		var text string
+		if json.Unmarshal(members[name], &text) == nil && string(members[name]) != "null" {
+			tell(name, []byte(text))
+			continue
 		}
-		tell(name, []byte(text))
+		var compact bytes.Buffer
+		_ = json.Compact(&compact, members[name])
+		tell(name, compact.Bytes())
 	}
 }
 
@@ -136,11 +141,17 @@ func plainMembers(object []byte, to [][]byte) (members [][]byte, plain bool) {
 	}
 }
 
-// size returns how many bytes a record takes on the wire at least.
+// size returns how many bytes a record takes on the wire in a batch of its own, uncompressed, as franz-go counts them.
 func size(r *kgo.Record) int {
-	n := recordOverhead + len(r.Key) + len(r.Value)
+	n := 1 + 1 + 1 + sized(len(r.Key)) + sized(len(r.Value)) + varint(len(r.Headers)) // attributes, and where it stands in its batch
 	for _, h := range r.Headers {
-		n += 2 + len(h.Key) + len(h.Value)
+		n += sized(len(h.Key)) + sized(len(h.Value))
 	}
-	return n
+	return batchOverhead + sized(n)
 }
+
+// sized returns how many bytes n bytes take behind their number.
+func sized(n int) int { return varint(n) + n }
+
+// varint returns how many bytes a number takes: seven bits each, and one of them all is its sign.
+func varint(n int) int { return (bits.Len(uint(n)) + 1 + 6) / 7 }
