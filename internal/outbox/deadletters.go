@@ -131,17 +131,17 @@ func (t *term) readReleased(ctx context.Context, b *batch, limit int) error {
 	return nil
 }
 
-// parked returns the aggregates of which nothing goes out.
-func (t *term) parked(ctx context.Context) (map[aggregate]bool, error) {
+// parked returns the aggregates of which nothing goes out, from which id on.
+func (t *term) parked(ctx context.Context) (map[aggregate]int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	rows, err := t.db.Query(ctx, parkedAggregates, t.relay)
 	if err != nil {
 		return nil, fmt.Errorf("look for parked aggregates: %w", err)
 	}
-	aggregates, one := map[aggregate]bool{}, aggregate{}
+	aggregates, one := map[aggregate]int64{}, aggregate{}
 	_, err = pgx.ForEachRow(rows, []any{&one.kind, &one.id}, func() error {
-		aggregates[one] = true
+		aggregates[one] = 0
 		return nil
 	})
 	if err != nil {

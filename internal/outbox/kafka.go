@@ -96,9 +96,9 @@ func (p *kafkaPublisher) open(ctx context.Context) (*Progress, error) {
 		names = append(names, p.TopicPrefix+t)
 	}
 	progress := p.TopicPrefix + progressTopic
-	there, err := admin.ListTopics(ctx, append(slices.Clone(names), progress)...)
+	there, err := listTopics(ctx, admin, append(slices.Clone(names), progress)...)
 	if err != nil {
-		return nil, fmt.Errorf("list topics: %w", err)
+		return nil, err
 	}
 	// Only what is missing needs the right to make topics. Short segments: what is read at the start of a term is what was not compacted yet.
 	if !there.Has(progress) {
@@ -115,6 +115,21 @@ func (p *kafkaPublisher) open(ctx context.Context) (*Progress, error) {
 		return nil, fmt.Errorf("get a producer id: %w", err)
 	}
 	return p.readProgress(ctx)
+}
+
+func listTopics(ctx context.Context, admin *kadm.Client, names ...string) (kadm.TopicDetails, error) {
+	there, err := admin.ListTopics(ctx, names...)
+	if errors.Is(err, kerr.TopicAuthorizationFailed) { // it does not say of which
+		for _, name := range names {
+			if _, err := admin.ListTopics(ctx, name); errors.Is(err, kerr.TopicAuthorizationFailed) {
+				return nil, &TopicError{Topic: name, Err: err}
+			}
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("list topics: %w", err)
+	}
+	return there, nil
 }
 
 func makeTopics(ctx context.Context, admin *kadm.Client, partitions int32, settings map[string]*string, names ...string) error {

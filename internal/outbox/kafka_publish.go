@@ -83,7 +83,7 @@ func (p *kafkaPublisher) publishOnce(ctx context.Context, records []*kgo.Record,
 	return nil
 }
 
-// produce sends records and waits for all of them.
+// produce sends records, of which the last may be of progress, and waits for all of them.
 func (p *kafkaPublisher) produce(ctx context.Context, records []*kgo.Record) error {
 	var (
 		wg     sync.WaitGroup
@@ -107,20 +107,20 @@ func (p *kafkaPublisher) produce(ctx context.Context, records []*kgo.Record) err
 	}
 	_ = p.client.Flush(ctx) // its error is ctx's, and every record has it, too
 	wg.Wait()
-	return judge(records, failed)
+	return judge(records, failed, p.TopicPrefix+progressTopic)
 }
 
 // judge says what the failures of a batch mean. Only when the broker refused all that failed is there somebody to blame;
-// else it is an outage, and nothing is known of any record.
-func judge(records []*kgo.Record, failed map[*kgo.Record]error) error {
+// else it is an outage, and nothing is known of any record. Progress is no event: it cannot be to blame, nor go ahead.
+func judge(records []*kgo.Record, failed map[*kgo.Record]error, progress string) error {
 	var refused *RefusedError
 	for i, r := range records {
 		err := failed[r]
 		switch {
-		case err == nil && refused != nil:
+		case err == nil && refused != nil && r.Topic != progress:
 			refused.Ahead = append(refused.Ahead, i)
 		case err == nil:
-		case errors.Is(err, kerr.MessageTooLarge), errors.Is(err, kerr.RecordListTooLarge), errors.Is(err, kerr.InvalidRecord), errors.Is(err, kerr.InvalidTimestamp):
+		case r.Topic != progress && refuses(err):
 			if refused == nil {
 				refused = &RefusedError{Index: i, Durable: i, Err: err}
 			}
@@ -134,6 +134,11 @@ func judge(records []*kgo.Record, failed map[*kgo.Record]error) error {
 		return nil
 	}
 	return refused
+}
+
+// refuses says whether a broker's error is about the records that it was given.
+func refuses(err error) bool {
+	return errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge) || errors.Is(err, kerr.InvalidRecord) || errors.Is(err, kerr.InvalidTimestamp)
 }
 
 func (p *kafkaPublisher) progress(at Progress) *kgo.Record {

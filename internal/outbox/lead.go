@@ -19,7 +19,7 @@ type leader struct {
 	*Relay
 	term      *term
 	publisher Publisher
-	parked    map[aggregate]bool // as of the term's beginning, and what was refused since
+	parked    map[aggregate]int64 // from which id on: all, as of the term's beginning, or what was refused since
 	suspicion *suspicion
 	moving    chan error  // the move that is under way; nil: none is
 	moved     bool        // whether the cursor ever moved
@@ -223,7 +223,7 @@ func (l *leader) send(ctx context.Context, ms []Message, next Progress) (sent []
 		if err := l.term.park(ctx, []int64{m.ID}, l.suspicion.verdict(m, refused)); err != nil {
 			return nil, err
 		}
-		l.parked[m.aggregate()] = true
+		l.parked[m.aggregate()] = m.ID // what stands before it in the batch goes out
 		l.OnPark(*m, refused.Err)
 		l.Log.ErrorContext(ctx, "an event was refused, its aggregate is parked", "relay", l.Name, "id", m.ID, "event", m.EventID,
 			"aggregate_type", m.AggregateType, "aggregate_id", m.AggregateID, "error", refused.Err)
@@ -239,7 +239,7 @@ func (l *leader) split(ms []Message) (out []Message, parked []int64) {
 		return ms, nil
 	}
 	for _, m := range ms {
-		if l.parked[m.aggregate()] {
+		if from, is := l.parked[m.aggregate()]; is && m.ID >= from {
 			parked = append(parked, m.ID)
 		} else {
 			out = append(out, m)
@@ -298,7 +298,7 @@ func (l *leader) watch(ctx context.Context) error {
 
 // resend sends the dead letters that were released, and finds out which aggregates stay parked.
 func (l *leader) resend(ctx context.Context) (err error) {
-	l.parked = map[aggregate]bool{}
+	l.parked = map[aggregate]int64{}
 	for b, limit := (batch{}), l.suspicion.limit(l.Batch); ; limit = min(2*limit, l.Batch) {
 		if l.term.at.ChunkSeen != "" {
 			break
