@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/oncepay/oncepay/internal/config"
 	"github.com/oncepay/oncepay/internal/outbox"
 	"github.com/oncepay/oncepay/internal/postgres"
@@ -19,54 +21,82 @@ import (
 const deadLettersHelp = `relay dead-letters shows the events that Kafka refused, and decides on them. Their aggregates are parked meanwhile.
 
 Usage:
-  relay dead-letters list [-all]               one line for each refused event that waits; -all: those of the past, too
-  relay dead-letters show ID                   all that is known of one, as JSON
+  relay dead-letters list [-all] [-json]       one line for each refused event that waits; -all: those of the past, too
+  relay dead-letters show ID                   what is known of one, as JSON, but for its payload
+  relay dead-letters show -payload ID          its payload, byte for byte; it may hold what not everybody is to see
   relay dead-letters retry ID                  sends it again, and then what waits behind it
   relay dead-letters skip -reason "…" ID       gives it up, and sends what waits behind it; the reason is kept
+  relay dead-letters -h                        this text
 
 The variables are the relay's; DATABASE_URL and RELAY_NAME are used. The leader acts within a second.
 
-Example:
+Examples:
+  relay dead-letters list
+  relay dead-letters retry 1234
   relay dead-letters skip -reason "sent by hand, ticket 4711" 1234
 `
 
-// deadLetters runs relay dead-letters.
-func deadLetters(ctx context.Context, args []string, getenv func(string) string, stdout io.Writer) error {
+// letterCommand is a command line of relay dead-letters.
+type letterCommand struct {
+	name               string // list, show, retry or skip
+	help               bool
+	all, json, payload bool
+	reason             string
+	id                 int64 // list: none
+}
+
+// parseLetterCommand says what is wrong with a command line before anything is asked of a database.
+func parseLetterCommand(args []string) (c letterCommand, err error) {
 	if len(args) == 0 || args[0] == "-h" || args[0] == "-help" || args[0] == "--help" {
-		_, err := fmt.Fprint(stdout, deadLettersHelp)
-		return err
+		return letterCommand{help: true}, nil
 	}
-	command := args[0]
-	flags := flag.NewFlagSet(command, flag.ContinueOnError)
+	c.name = args[0]
+	flags := flag.NewFlagSet(c.name, flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	all, reason := new(bool), new(string)
-	switch command {
+	switch c.name {
 	case "list":
-		all = flags.Bool("all", false, "")
+		flags.BoolVar(&c.all, "all", false, "")
+		flags.BoolVar(&c.json, "json", false, "")
+	case "show":
+		flags.BoolVar(&c.payload, "payload", false, "")
 	case "skip":
-		reason = flags.String("reason", "", "")
-	case "show", "retry":
+		flags.StringVar(&c.reason, "reason", "", "")
+	case "retry":
 	default:
-		return fmt.Errorf("unknown argument %q: see relay dead-letters -h", command)
+		return c, fmt.Errorf("unknown argument %q: see relay dead-letters -h", c.name)
 	}
-	if err := flags.Parse(args[1:]); err != nil {
-		return fmt.Errorf("%w: see relay dead-letters -h", err)
+	switch err := flags.Parse(args[1:]); {
+	case errors.Is(err, flag.ErrHelp):
+		return letterCommand{help: true}, nil
+	case err != nil:
+		return c, fmt.Errorf("%w: see relay dead-letters -h", err)
 	}
-	var id int64
 	switch given := flags.Args(); {
-	case command == "list" && len(given) > 0:
-		return fmt.Errorf("unknown argument %q: see relay dead-letters -h", given[0])
-	case command == "list":
+	case c.name == "list" && len(given) > 0:
+		return c, fmt.Errorf("unknown argument %q: see relay dead-letters -h", given[0])
+	case c.name == "list":
 	case len(given) != 1:
-		return fmt.Errorf("%s takes the ID of one dead letter, behind its flags: see relay dead-letters -h", command)
+		return c, fmt.Errorf("%s takes the ID of one dead letter, behind its flags: see relay dead-letters -h", c.name)
 	default:
-		var err error
-		if id, err = strconv.ParseInt(given[0], 10, 64); err != nil || id < 1 {
-			return errors.New("an ID is a number, as relay dead-letters list shows it")
+		if c.id, err = strconv.ParseInt(given[0], 10, 64); err != nil || c.id < 1 {
+			return c, errors.New("an ID is a number, as relay dead-letters list shows it")
 		}
 	}
-	if command == "skip" && strings.TrimSpace(*reason) == "" {
-		return errors.New("skip needs -reason: it is kept with the event")
+	if c.name == "skip" && strings.TrimSpace(c.reason) == "" {
+		return c, errors.New("skip needs -reason: it is kept with the event")
+	}
+	return c, nil
+}
+
+// deadLetters runs relay dead-letters.
+func deadLetters(ctx context.Context, args []string, getenv func(string) string, stdout io.Writer) error {
+	c, err := parseLetterCommand(args)
+	if err != nil {
+		return err
+	}
+	if c.help {
+		_, err := fmt.Fprint(stdout, deadLettersHelp)
+		return err
 	}
 	cfg, err := config.LoadRelay(getenv)
 	if err != nil {
@@ -77,32 +107,52 @@ func deadLetters(ctx context.Context, args []string, getenv func(string) string,
 		return err
 	}
 	defer postgres.Close(pool)
-	switch command {
-	case "retry":
-		return outbox.RetryDeadLetter(ctx, pool, cfg.Name, id)
-	case "skip":
-		return outbox.SkipDeadLetter(ctx, pool, cfg.Name, id, *reason)
-	}
-	letters, err := outbox.DeadLetters(ctx, pool, cfg.Name, *all || command == "show")
-	if err != nil {
-		return err
-	}
-	if command == "list" {
-		return list(stdout, letters)
-	}
-	for _, l := range letters {
-		if l.ID == id {
-			e := json.NewEncoder(stdout)
-			e.SetIndent("", "  ")
-			return e.Encode(l)
+	switch c.name {
+	case "list":
+		var letters []outbox.DeadLetter
+		if letters, err = outbox.DeadLetters(ctx, pool, cfg.Name, c.all); err == nil {
+			err = list(stdout, letters, c)
 		}
+	case "show":
+		err = show(ctx, pool, cfg.Name, c, stdout)
+	case "retry":
+		err = outbox.RetryDeadLetter(ctx, pool, cfg.Name, c.id)
+	case "skip":
+		err = outbox.SkipDeadLetter(ctx, pool, cfg.Name, c.id, c.reason)
 	}
-	return outbox.ErrNoDeadLetter
+	return err
 }
 
-func list(stdout io.Writer, letters []outbox.DeadLetter) error {
-	if len(letters) == 0 {
+func show(ctx context.Context, pool *pgxpool.Pool, relay string, c letterCommand, stdout io.Writer) error {
+	var letter outbox.DeadLetter
+	var payload []byte
+	var err error
+	if c.payload {
+		payload, err = outbox.DeadLetterPayload(ctx, pool, relay, c.id)
+	} else {
+		letter, err = outbox.FindDeadLetter(ctx, pool, relay, c.id)
+	}
+	switch {
+	case errors.Is(err, outbox.ErrNoDeadLetter):
+		return errors.New("no event with this id was refused")
+	case err != nil:
+		return err
+	case c.payload:
+		_, err = stdout.Write(payload)
+		return err
+	}
+	return asJSON(stdout, letter)
+}
+
+func list(stdout io.Writer, letters []outbox.DeadLetter, c letterCommand) error {
+	switch {
+	case c.json:
+		return asJSON(stdout, letters)
+	case len(letters) == 0 && c.all:
 		_, err := fmt.Fprintln(stdout, "no event was refused")
+		return err
+	case len(letters) == 0:
+		_, err := fmt.Fprintln(stdout, "no refused event waits")
 		return err
 	}
 	for _, l := range letters {
@@ -111,4 +161,10 @@ func list(stdout io.Writer, letters []outbox.DeadLetter) error {
 		}
 	}
 	return nil
+}
+
+func asJSON(stdout io.Writer, v any) error {
+	e := json.NewEncoder(stdout)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
 }

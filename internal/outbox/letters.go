@@ -27,14 +27,16 @@ type DeadLetter struct {
 	Waiting       int64       `json:"waiting"` // events of its aggregate that wait, itself included
 }
 
-// ErrNoDeadLetter says that no refused event with this id waits for a decision.
-var ErrNoDeadLetter = errors.New("no refused event of this relay with this id waits for a decision")
+// ErrNoDeadLetter says that there is no refused event with this id or, to who decides, that none waits for a decision.
+var ErrNoDeadLetter = errors.New("no refused event with this id waits for a decision")
 
-const listLetters = `
+const selectLetters = `
 SELECT id, event_id, aggregate_type, aggregate_id, event_type, octet_length(payload), refusal, went_ahead, state, parked_at, note,
        (SELECT count(*) FROM outbox_dead_letters w WHERE w.relay = d.relay AND w.aggregate_type = d.aggregate_type AND w.aggregate_id = d.aggregate_id
         AND w.state IN ('parked', 'retry'))
-FROM outbox_dead_letters d WHERE relay = $1 AND refusal IS NOT NULL AND ($2 OR state IN ('parked', 'retry')) ORDER BY id LIMIT 1000`
+FROM outbox_dead_letters d WHERE relay = $1 AND refusal IS NOT NULL`
+
+const listLetters = selectLetters + ` AND ($2 OR state IN ('parked', 'retry')) ORDER BY id LIMIT 1000`
 
 // DeadLetters returns the first 1,000 refused events of a relay, those that were decided on and sent included if all is set.
 func DeadLetters(ctx context.Context, db *pgxpool.Pool, relay string, all bool) ([]DeadLetter, error) {
@@ -47,6 +49,39 @@ func DeadLetters(ctx context.Context, db *pgxpool.Pool, relay string, all bool) 
 		return nil, fmt.Errorf("list dead letters: %w", err)
 	}
 	return letters, nil
+}
+
+const findLetter = selectLetters + ` AND id = $2`
+
+// FindDeadLetter returns one refused event of a relay, whatever became of it, or ErrNoDeadLetter.
+func FindDeadLetter(ctx context.Context, db *pgxpool.Pool, relay string, id int64) (DeadLetter, error) {
+	rows, err := db.Query(ctx, findLetter, relay, id)
+	if err != nil {
+		return DeadLetter{}, fmt.Errorf("find a dead letter: %w", err)
+	}
+	letter, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[DeadLetter])
+	if errors.Is(err, pgx.ErrNoRows) {
+		return DeadLetter{}, ErrNoDeadLetter
+	}
+	if err != nil {
+		return DeadLetter{}, fmt.Errorf("find a dead letter: %w", err)
+	}
+	return letter, nil
+}
+
+const letterPayload = `
+SELECT payload FROM outbox_dead_letters WHERE relay = $1 AND id = $2 AND refusal IS NOT NULL`
+
+// DeadLetterPayload returns what a refused event says, or ErrNoDeadLetter.
+func DeadLetterPayload(ctx context.Context, db *pgxpool.Pool, relay string, id int64) (payload []byte, err error) {
+	err = db.QueryRow(ctx, letterPayload, relay, id).Scan(&payload)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, ErrNoDeadLetter
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read a dead letter: %w", err)
+	}
+	return payload, nil
 }
 
 const retryLetter = `
