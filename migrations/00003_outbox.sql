@@ -95,7 +95,7 @@ BEGIN
     made := 0;
     PERFORM pg_advisory_xact_lock(hashtextextended('outbox_events partitions', 0)); -- one caller after the other
     -- The days to come, and those that were missing when rows came.
-    FOREACH d IN ARRAY ARRAY(SELECT today + i FROM generate_series(0, ahead) i UNION SELECT DISTINCT created_at::date FROM outbox_events_default) LOOP
+    FOREACH d IN ARRAY ARRAY(SELECT today + i FROM generate_series(0, ahead) i UNION SELECT DISTINCT created_at::date FROM outbox_events_default WHERE isfinite(created_at)) LOOP
         part := 'outbox_events_' || to_char(d, 'YYYYMMDD');
         CONTINUE WHEN EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'outbox_events'::regclass AND inhrelid = to_regclass(part));
         -- Moving rows holds up everybody for as long as it takes: many of them are for an operator, at a quiet hour.
