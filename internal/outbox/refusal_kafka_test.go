@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -127,7 +128,10 @@ func TestAnEventThatIsTooLargeForItsTopicIsADeadLetterUntilItIsDecidedOn(t *test
 						limitTopic(t, brokers, prefix+"things", smallTopic)
 					}
 					parked := make(chan outbox.Message, 100)
-					start(t, d.relay, kafka.Open, func(r *outbox.Relay) { r.OnPark = func(m outbox.Message, _ error) { parked <- m } })
+					start(t, d.relay, kafka.Open, func(r *outbox.Relay) {
+						r.OnPark = func(m outbox.Message, _ error) { parked <- m }
+						r.Log = slog.New(slog.NewTextHandler(t.Output(), nil))
+					})
 					first := d.append(t, "things", "a", []byte("1"))
 					things.waitFor(t, "a", first)
 					if refuses == "broker" {
@@ -236,6 +240,7 @@ func TestATopicThatMayNotBeWrittenToHoldsUpEverythingUntilItMay(t *testing.T) {
 				o := []uuid.UUID{d.append(t, "others", "o", []byte("1")), d.append(t, "others", "o", []byte("2"))}
 				a = append(a, d.append(t, "things", "a", []byte("2")))
 				outage(t, r, "others", kerr.TopicAuthorizationFailed)
+				outage(t, r, "others", kerr.TopicAuthorizationFailed) // of the term that sent it, and of the next one
 				if got := letters(t, d); len(got) > 0 {
 					t.Errorf("dead letters: %+v", got)
 				}
