@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -34,6 +36,8 @@ const (
 	// comes to more is refused before anything is sent.
 	batchOverhead   = 61 + 4
 	defaultMaxBytes = 1_000_012
+	// How soon a partition that has lost its leader, or too many replicas, is tried again; franz-go would wait for 5 s each time.
+	metadataAge = 250 * time.Millisecond
 )
 
 // Open implements the field Open of Relay. It connects, makes topics that are missing, shuts out the relays of the same name
@@ -44,11 +48,11 @@ func (k Kafka) Open(ctx context.Context, relay string) (Publisher, *Progress, er
 		kgo.SeedBrokers(k.Brokers...),
 		kgo.ClientID("oncepay-relay"),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.MetadataMinAge(metadataAge),
 		kgo.ManualFlushing(), // a batch comes complete: it need not wait for company, and goes out in as few requests as possible
 		kgo.RecordPartitioner(partitioner{kgo.StickyKeyPartitioner(nil), k.TopicPrefix + progressTopic}),
 		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 { return int32(p.limit(topic)) }),
 		kgo.MaxBufferedRecords(50_000),
-		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{k.TopicPrefix + progressTopic: {0: kgo.NewOffset().AtStart()}}),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 	}
 	if k.ExactlyOnce {
@@ -59,13 +63,14 @@ func (k Kafka) Open(ctx context.Context, relay string) (Publisher, *Progress, er
 		return nil, nil, fmt.Errorf("make Kafka client: %w", err)
 	}
 	// The first exchange on a connection does not look at ctx: a broker that accepts and says nothing would be waited for.
-	closed := context.AfterFunc(ctx, p.client.Close)
+	p.close = sync.OnceFunc(p.client.Close)
+	closed := context.AfterFunc(ctx, p.close)
 	kept, err := p.open(ctx)
 	if !closed() {
 		return nil, nil, fmt.Errorf("open Kafka: %w", context.Cause(ctx))
 	}
 	if err != nil {
-		p.client.Close()
+		p.close()
 		return nil, nil, err
 	}
 	return p, kept, nil

@@ -20,6 +20,7 @@ type kafkaPublisher struct {
 	Kafka
 	relay    string
 	client   *kgo.Client
+	close    func()         // of the client, once: it must not be closed twice at the same time
 	maxBytes map[string]int // by topic
 	encoder  encoder
 
@@ -30,9 +31,17 @@ type kafkaPublisher struct {
 
 // Publish implements Publisher. Records are handed over without waiting in between; one key is one partition, in order.
 func (p *kafkaPublisher) Publish(ctx context.Context, batch []Message, next Progress) error {
+	err := p.publish(ctx, batch, next)
+	if err != nil && ctx.Err() != nil { // the client is closed, which is all that err may say
+		return errors.Join(context.Cause(ctx), err)
+	}
+	return err
+}
+
+func (p *kafkaPublisher) publish(ctx context.Context, batch []Message, next Progress) error {
 	// A record that is on its way would be waited for beyond the end of ctx, for ever if need be: it must not keep a relay from
 	// ending its term, or from ending. The client is thrown away after an error, so it may go now.
-	defer context.AfterFunc(ctx, p.client.Close)()
+	defer context.AfterFunc(ctx, p.close)()
 	records := p.encoder.records(p.Kafka, batch)
 	for i, r := range records {
 		if size := size(r); size > p.limit(r.Topic) {
@@ -43,15 +52,16 @@ func (p *kafkaPublisher) Publish(ctx context.Context, batch []Message, next Prog
 		return p.publishOnce(ctx, records, next)
 	}
 	// Progress is durable when its batch is, not before: the record goes out with the batch behind it, or alone.
+	var progress *kgo.Record
 	if len(batch) > 0 && time.Since(p.keptAt) > keepEvery && p.durable.Position != p.kept {
-		records = append(records, p.progress(p.durable))
+		progress = p.progress(p.durable)
 		p.kept, p.keptAt = p.durable.Position, time.Now()
 	}
 	if len(batch) == 0 && next.Position != p.kept {
-		records = append(records, p.progress(next))
+		progress = p.progress(next)
 		p.kept, p.keptAt = next.Position, time.Now()
 	}
-	if err := p.produce(ctx, records); err != nil {
+	if err := p.produce(ctx, records, progress); err != nil {
 		return err
 	}
 	p.durable = next
@@ -67,7 +77,7 @@ func (p *kafkaPublisher) publishOnce(ctx context.Context, records []*kgo.Record,
 		return fmt.Errorf("begin a Kafka transaction: %w", err)
 	}
 	// Crash point, here and up to the end: the next leader fences this one's transaction, which aborts it.
-	if err := p.produce(ctx, append(records, p.progress(next))); err != nil {
+	if err := p.produce(ctx, records, p.progress(next)); err != nil {
 		var refused *RefusedError
 		if errors.As(err, &refused) {
 			refused.Durable, refused.Ahead = 0, nil // nobody will see those that were taken
@@ -83,8 +93,12 @@ func (p *kafkaPublisher) publishOnce(ctx context.Context, records []*kgo.Record,
 	return nil
 }
 
-// produce sends records, of which the last may be of progress, and waits for all of them.
-func (p *kafkaPublisher) produce(ctx context.Context, records []*kgo.Record) error {
+// produce sends a batch's records and a record of progress, unless that is nil, and waits for all of them.
+func (p *kafkaPublisher) produce(ctx context.Context, batch []*kgo.Record, progress *kgo.Record) error {
+	records := batch
+	if progress != nil {
+		records = append(records, progress)
+	}
 	var (
 		wg     sync.WaitGroup
 		mu     sync.Mutex
@@ -107,20 +121,27 @@ func (p *kafkaPublisher) produce(ctx context.Context, records []*kgo.Record) err
 	}
 	_ = p.client.Flush(ctx) // its error is ctx's, and every record has it, too
 	wg.Wait()
-	return judge(records, failed, p.TopicPrefix+progressTopic)
+	if failed[progress] != nil {
+		err, refused := judge([]*kgo.Record{progress}, failed), (*RefusedError)(nil)
+		if errors.As(err, &refused) { // no event is to blame
+			return &TopicError{Topic: progress.Topic, Err: refused.Err}
+		}
+		return err
+	}
+	return judge(batch, failed)
 }
 
 // judge says what the failures of a batch mean. Only when the broker refused all that failed is there somebody to blame;
-// else it is an outage, and nothing is known of any record. Progress is no event: it cannot be to blame, nor go ahead.
-func judge(records []*kgo.Record, failed map[*kgo.Record]error, progress string) error {
+// else it is an outage, and nothing is known of any record.
+func judge(records []*kgo.Record, failed map[*kgo.Record]error) error {
 	var refused *RefusedError
 	for i, r := range records {
 		err := failed[r]
 		switch {
-		case err == nil && refused != nil && r.Topic != progress:
+		case err == nil && refused != nil:
 			refused.Ahead = append(refused.Ahead, i)
 		case err == nil:
-		case r.Topic != progress && refuses(err):
+		case refuses(err):
 			if refused == nil {
 				refused = &RefusedError{Index: i, Durable: i, Err: err}
 			}
@@ -149,16 +170,25 @@ func (p *kafkaPublisher) progress(at Progress) *kgo.Record {
 // readProgress returns what was kept last, nil if nothing was. It writes a mark and reads up to it: so it has read all that
 // was there, however the topic was compacted, and the relay has been heard by the broker before it leads.
 func (p *kafkaPublisher) readProgress(ctx context.Context) (kept *Progress, err error) {
-	mark := &kgo.Record{Topic: p.TopicPrefix + progressTopic, Key: []byte(p.relay + " opened"), Value: []byte(uuid.NewString())}
+	topic := p.TopicPrefix + progressTopic
+	mark := kgo.Record{Topic: topic, Key: []byte(p.relay + " opened"), Value: []byte(uuid.NewString())}
 	if p.ExactlyOnce {
 		err = p.client.BeginTransaction()
 	}
 	if err == nil {
-		err = p.produce(ctx, []*kgo.Record{mark})
+		err = p.produce(ctx, nil, new(mark))
+	}
+	if err == nil && p.ExactlyOnce {
+		// Until it has noted the partitions of a topic that it has just heard of, which may be after the acknowledgement, franz-go
+		// takes a transaction with nothing else in it for empty: it aborts it, and reports that it committed. A second record
+		// waits until they are noted. Batches are safe from that: each has progress with it, and its topic is known from here on.
+		err = p.produce(ctx, nil, new(mark))
 	}
 	if err == nil && p.ExactlyOnce {
 		err = p.client.EndTransaction(ctx, kgo.TryCommit)
 	}
+	// Not before: a read that finds nothing yet may be held back by the broker for seconds.
+	p.client.AddConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().AtStart()}})
 	for err == nil {
 		fetches := p.client.PollFetches(ctx)
 		if err = fetches.Err(); err != nil {
@@ -182,8 +212,18 @@ func (p *kafkaPublisher) readProgress(ctx context.Context) (kept *Progress, err 
 	return nil, fmt.Errorf("read progress: %w", err)
 }
 
-// Ping implements Publisher.
-func (p *kafkaPublisher) Ping(ctx context.Context) error { return p.client.Ping(ctx) }
+// Ping implements Publisher. The first exchange on a connection does not look at ctx: its answer, which the end of the client
+// brings at the latest, is not waited for longer than that.
+func (p *kafkaPublisher) Ping(ctx context.Context) error {
+	answer := make(chan error, 1)
+	go func() { answer <- p.client.Ping(ctx) }()
+	select {
+	case err := <-answer:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
 
 // Close gives up what is not acknowledged.
-func (p *kafkaPublisher) Close() { p.client.CloseAllowingRebalance() }
+func (p *kafkaPublisher) Close() { p.close() }

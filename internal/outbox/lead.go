@@ -6,12 +6,16 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 )
 
 // errReleased ends a term because an operator has released dead letters: the next one begins with them.
 var errReleased = errors.New("dead letters were released")
+
+// errSlow ends a term when the broker answers, but does not acknowledge: too few replicas, no leader of a partition.
+var errSlow = fmt.Errorf("the broker did not acknowledge within %s", publishTimeout)
 
 // leader is a relay in one term. Three things happen side by side, each in order: batch n+1 is read, batch n is with the broker,
 // and the cursor moves behind batch n-1, which is acknowledged. No transaction is open meanwhile.
@@ -28,6 +32,8 @@ type leader struct {
 
 // lead moves batches until ctx ends (nil) or the term does.
 func (l *leader) lead(ctx context.Context) (err error) {
+	var reader sync.WaitGroup
+	defer reader.Wait()
 	defer l.term.release(ctx)
 	if err := l.open(ctx); err != nil {
 		return ignoreEnd(ctx, err)
@@ -46,15 +52,19 @@ func (l *leader) lead(ctx context.Context) (err error) {
 		if failed := l.settle(); failed != nil { // then this is why it ended
 			err = ignoreEnd(ctx, failed)
 		}
+		if err == nil { // nothing is on its way: a standby need not wait until the publisher is closed
+			l.term.release(ctx)
+		}
 	}()
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
 	free, found := make(chan *batch, 2), make(chan *batch)
 	free <- &batch{}
 	free <- &batch{}
-	go l.readAhead(reading, l.term.at, l.suspicion.limit(l.Batch), free, found)
+	from, limit := l.term.at, l.suspicion.limit(l.Batch)
+	reader.Go(func() { l.readAhead(reading, from, limit, free, found) })
 
-	watch := time.NewTicker(min(watchPoll, l.Lease/3))
+	watch := time.NewTicker(min(watchPoll, l.term.lease/3))
 	defer watch.Stop()
 	for {
 		select {
@@ -80,22 +90,27 @@ func (l *leader) lead(ctx context.Context) (err error) {
 	}
 }
 
-// open makes the term's Publisher and puts the cursor to where the term begins. A broker that is slow may outlast the lease.
+// open makes the term's Publisher and puts the cursor to where the term begins. The lease is kept meanwhile: two relays that
+// take it from each other while a slow broker is being opened would shut out each other's Publishers for ever.
 func (l *leader) open(ctx context.Context) error {
-	opening, cancel := context.WithTimeout(ctx, max(openTimeout, l.Lease))
+	opening, cancel := context.WithTimeout(ctx, max(openTimeout, l.term.lease))
 	defer cancel()
-	publisher, kept, err := l.Open(opening, l.Name)
-	if err != nil {
+	var publisher Publisher
+	var kept *Progress
+	err := l.whileLeading(opening, func(ctx context.Context) (err error) {
+		publisher, kept, err = l.Open(ctx, l.Name)
 		return err
+	})
+	if err == nil {
+		err = l.term.renew(ctx)
 	}
-	if err = l.term.renew(ctx); err == nil {
+	if err == nil {
 		err = l.term.begin(ctx, kept)
 	}
-	if err == nil && kept != nil {
-		err = l.term.sent(ctx, kept.Resent)
-	}
 	if err != nil {
-		publisher.Close()
+		if publisher != nil { // it came too late
+			publisher.Close()
+		}
 		return err
 	}
 	l.publisher = publisher
@@ -170,7 +185,7 @@ func until[T any](ctx context.Context, from <-chan T) iter.Seq[T] {
 func (l *leader) publish(ctx context.Context, b *batch) error {
 	// This process, or its connection, may have been stopped for longer than the lease, or may have let it lapse while it was idle:
 	// then another leader may have sent this batch and what comes after it.
-	if l.term.remaining() < l.Lease/2 {
+	if l.term.remaining() < l.term.lease/2 {
 		if err := l.settle(); err != nil {
 			return err
 		}
@@ -339,11 +354,11 @@ func ids(ms []Message) []int64 {
 // whileLeading runs do and keeps the lease meanwhile, as long as the broker answers. It cancels do when the lease is lost, or
 // after publishTimeout.
 func (l *leader) whileLeading(ctx context.Context, do func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, publishTimeout)
+	ctx, cancel := context.WithTimeoutCause(ctx, publishTimeout, errSlow)
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- do(ctx) }()
-	tick := time.NewTicker(l.Lease / 3)
+	tick := time.NewTicker(l.term.lease / 3)
 	defer tick.Stop()
 	for {
 		select {
@@ -361,10 +376,13 @@ func (l *leader) whileLeading(ctx context.Context, do func(context.Context) erro
 // keep renews the lease when the broker answers, although a batch takes its time. A leader that cannot reach the broker
 // lets another one try.
 func (l *leader) keep(ctx context.Context) error {
-	if l.term.remaining() > l.Lease/2 {
+	if l.term.remaining() > l.term.lease/2 {
 		return nil
 	}
-	probing, cancel := context.WithTimeout(ctx, l.Lease/3)
+	if l.publisher == nil { // it is being opened, which has a time limit
+		return l.term.renew(ctx)
+	}
+	probing, cancel := context.WithTimeout(ctx, l.term.lease/3)
 	defer cancel()
 	if err := l.publisher.Ping(probing); err != nil {
 		if l.term.remaining() > 0 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -36,7 +37,7 @@ ON CONFLICT DO NOTHING`
 // Standbys look before they write, so that waiting costs no WAL. clock_timestamp(), because now() is when the transaction
 // began, which is before it may have waited for the row.
 const lookAtLease = `
-SELECT lease_until = '-infinity', lease_until < clock_timestamp(), batches, last_id, seen::text, coalesce(chunk_after, 0), coalesce(chunk_seen::text, '')
+SELECT lease_until = '-infinity', lease_until < clock_timestamp() + $2::interval, lease_until < clock_timestamp(), batches, last_id, seen::text, coalesce(chunk_after, 0), coalesce(chunk_seen::text, '')
 FROM outbox_cursors WHERE relay = $1`
 
 const takeLease = `
@@ -79,9 +80,9 @@ type term struct {
 	token         int64    // fencing token
 	is            Progress // what identifies the cursor and its database
 
-	mu      sync.Mutex // one statement at a time: each says where the one before left the cursor
-	at      Position   // of the cursor, as the table has it
-	renewed time.Time  // the lease runs from here, or from a little later
+	mu      sync.Mutex                // one statement at a time: each says where the one before left the cursor
+	at      Position                  // of the cursor, as the table has it
+	renewed atomic.Pointer[time.Time] // the lease runs from here, or from a little later
 }
 
 // candidate is a relay that would like to lead.
@@ -89,20 +90,21 @@ type candidate struct {
 	db            *pgxpool.Pool
 	relay, holder string
 	lease         time.Duration
-	waiting       time.Time // since when events have been waiting for a leader whose lease has run out; zero: they are not
+	waiting       time.Time // since when events have been waiting for a leader whose lease runs out; zero: they are not
 }
 
 // elect tries to become leader. Not elected: nil and no error.
 //
 // A lease that was given back is free. One that has run out is free when there is something to do: a leader lets it lapse
 // while it is idle, since renewing it would write to the log all night, and renews it before it sends again. So a standby
-// that sees events behind a lapsed lease waits a little for that.
+// gives it a little time for that: the last sixth of the lease, or as much from when events wait behind a lapsed one. A leader
+// that works renews its lease long before.
 func (c *candidate) elect(ctx context.Context) (*term, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.lease) // a connection may have died unseen
 	defer cancel()
-	var released, lapsed bool
+	var released, ending, lapsed bool
 	var p Position
-	err := c.db.QueryRow(ctx, lookAtLease, c.relay).Scan(&released, &lapsed, &p.Batches, &p.Last, &p.Seen, &p.ChunkAfter, &p.ChunkSeen)
+	err := c.db.QueryRow(ctx, lookAtLease, c.relay, c.patience()).Scan(&released, &ending, &lapsed, &p.Batches, &p.Last, &p.Seen, &p.ChunkAfter, &p.ChunkSeen)
 	if errors.Is(err, pgx.ErrNoRows) {
 		_, err = c.db.Exec(ctx, ensureCursor, c.relay)
 		released = true
@@ -111,11 +113,13 @@ func (c *candidate) elect(ctx context.Context) (*term, error) {
 		return nil, fmt.Errorf("look at lease: %w", err)
 	}
 	if !released {
-		if wanted, err := c.wanted(ctx, lapsed, p); !wanted {
+		if wanted, err := c.wanted(ctx, ending, p); !wanted || !lapsed {
 			return nil, err
 		}
 	}
-	t := &term{db: c.db, relay: c.relay, holder: c.holder, lease: c.lease, renewed: time.Now()}
+	t := &term{db: c.db, relay: c.relay, holder: c.holder, lease: c.lease}
+	begun := time.Now()
+	t.renewed.Store(&begun)
 	var standby, restored bool
 	err = c.db.QueryRow(ctx, guard, c.relay).
 		Scan(&standby, &restored, &t.is.SystemIdentifier, &t.is.DatabaseOID, &t.is.Epoch, &t.is.Timeline)
@@ -139,21 +143,25 @@ func (c *candidate) elect(ctx context.Context) (*term, error) {
 	return t, nil
 }
 
-// wanted says whether events have been waiting behind a lapsed lease for longer than its holder would need to notice them.
-func (c *candidate) wanted(ctx context.Context, lapsed bool, p Position) (bool, error) {
-	if lapsed {
+// patience is for how long events wait until their leader must have noticed them.
+func (c *candidate) patience() time.Duration { return c.lease / 6 }
+
+// wanted says whether events have been waiting behind a lease that runs out for longer than its holder would need to notice them.
+func (c *candidate) wanted(ctx context.Context, ending bool, p Position) (bool, error) {
+	waits := false
+	if ending {
 		var err error
-		if lapsed, err = c.waits(ctx, p); err != nil {
+		if waits, err = c.waits(ctx, p); err != nil {
 			return false, err
 		}
 	}
 	switch {
-	case !lapsed:
+	case !waits:
 		c.waiting = time.Time{}
 	case c.waiting.IsZero():
 		c.waiting = time.Now()
 	}
-	return lapsed && time.Since(c.waiting) > c.lease/6, nil
+	return waits && time.Since(c.waiting) > c.patience(), nil
 }
 
 const anyBehind = `SELECT EXISTS (SELECT FROM outbox_events WHERE id > $1)`
@@ -203,16 +211,12 @@ func (t *term) update(ctx context.Context, doing, sql string, args ...any) error
 	case tag.RowsAffected() == 0:
 		return ErrFenced
 	}
-	t.renewed = begun
+	t.renewed.Store(&begun)
 	return nil
 }
 
-// remaining returns how much of the lease is certainly left.
-func (t *term) remaining() time.Duration {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.lease - time.Since(t.renewed)
-}
+// remaining returns how much of the lease is certainly left. It does not wait for a statement that is under way.
+func (t *term) remaining() time.Duration { return t.lease - time.Since(*t.renewed.Load()) }
 
 // release ends the term early, so that a standby need not wait for the lease to run out. When it fails, it waits.
 func (t *term) release(ctx context.Context) {

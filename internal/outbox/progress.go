@@ -31,8 +31,11 @@ SELECT pg_snapshot_xmax($1::text::pg_snapshot) > pg_snapshot_xmax(pg_current_sna
 // newest transactions. The table cannot tell: it went back as a whole. Then clients were told of payments, and consumers of events,
 // that are gone, and new events have the ids of lost ones. ErrRestored: an operator decides.
 func (t *term) begin(ctx context.Context, kept *Progress) error {
-	if kept == nil || kept.Epoch != t.is.Epoch || kept.Batches <= t.at.Batches {
+	if kept == nil || kept.Epoch != t.is.Epoch {
 		return nil
+	}
+	if kept.Batches <= t.at.Batches {
+		return t.sent(ctx, kept.Resent)
 	}
 	if kept.SystemIdentifier != t.is.SystemIdentifier || kept.DatabaseOID != t.is.DatabaseOID || kept.Timeline != t.is.Timeline ||
 		kept.Batches > t.at.Batches+inHand {
@@ -45,7 +48,10 @@ func (t *term) begin(ctx context.Context, kept *Progress) error {
 	if restored {
 		return ErrRestored
 	}
-	return t.move(ctx, kept.Position)
+	if err := t.move(ctx, kept.Position); err != nil {
+		return err
+	}
+	return t.sent(ctx, kept.Resent)
 }
 
 // progress returns p in the words that a Publisher keeps.

@@ -36,7 +36,7 @@ type Relay struct {
 const (
 	busyPoll       = 2 * time.Millisecond   // after traffic: more is likely to come
 	idlePoll       = 100 * time.Millisecond // the longest that an event waits for a relay that had nothing to do
-	standbyPoll    = 50 * time.Millisecond  // how soon a standby sees that the lease is free
+	standbyPoll    = 20 * time.Millisecond  // how soon a standby sees that the lease is free
 	watchPoll      = time.Second            // how soon a leader sees what an operator has released
 	openTimeout    = 5 * time.Second        // or the lease, if that is longer
 	publishTimeout = 30 * time.Second       // a broker that took nothing for so long: step down, another relay may reach it
@@ -49,7 +49,8 @@ const (
 func (r *Relay) Run(ctx context.Context) error {
 	r.setDefaults()
 	host, _ := os.Hostname()
-	c := &candidate{db: r.DB, relay: r.Name, holder: fmt.Sprintf("%s/%d/%s", host, os.Getpid(), uuid.NewString()[:8]), lease: r.Lease}
+	c := &candidate{db: r.DB, relay: r.Name, holder: fmt.Sprintf("%s/%d/%s", host, os.Getpid(), uuid.NewString()[:8])}
+	c.lease = r.Lease * 5 / 6 // the rest is for a standby to notice: it leads within Lease
 	suspicion := suspicion{}
 	for failures := 0; ctx.Err() == nil; {
 		term, err := c.elect(ctx)

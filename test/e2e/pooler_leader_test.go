@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/oncepay/oncepay/internal/child"
 	"github.com/oncepay/oncepay/internal/outbox"
@@ -60,12 +63,13 @@ func TestThroughPgBouncerARelayThatWasStoppedForTooLongIsFencedAndStandsBy(t *te
 	r.everythingArrived()
 }
 
-// relays are several of one name, behind PgBouncer, while events are written without a pause.
+// relays are several of one name, while events are written without a pause.
 type relays struct {
 	t       *testing.T
-	chain   *chain // without programs: its database and its topics
-	bouncer *pgBouncer
-	lease   string
+	chain   *chain                   // without programs: its database and its topics
+	url     func(role string) string // where they find the database
+	bouncer *pgBouncer               // nil: none is in between
+	env     []string                 // of a relay
 	started int
 
 	stop    chan struct{}
@@ -76,16 +80,25 @@ type relays struct {
 
 const aggregates = 6
 
+// newRelays is newRelaysVia with PgBouncer in between.
 func newRelays(t *testing.T, lease string) *relays {
+	t.Helper()
+	db := testenv.Database(t)
+	bouncer := newPgBouncer(t, db, db.URL)
+	r := newRelaysVia(t, db, bouncer.URL, bouncer.Pool("api_write", aggregates), "RELAY_LEASE="+lease)
+	r.bouncer = bouncer
+	return r
+}
+
+// newRelaysVia begins to write events; url is where relays will find the database, env is what else they are told.
+func newRelaysVia(t *testing.T, db *testenv.DB, url func(role string) string, pool *pgxpool.Pool, env ...string) *relays {
 	t.Helper()
 	built, err := programs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	db := testenv.Database(t)
-	r := &relays{t: t, bouncer: newPgBouncer(t, db, db.URL), lease: lease, stop: make(chan struct{})}
+	r := &relays{t: t, url: url, env: env, stop: make(chan struct{})}
 	r.chain = &chain{t: t, dir: built, owner: db.Pool(t, ""), prefix: testenv.TopicPrefix(t)}
-	pool := r.bouncer.Pool("api_write", aggregates)
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(func() { cancel(); r.writers.Wait() })
 	for a := range aggregates {
@@ -128,8 +141,8 @@ func (r *relays) start() *child.Process {
 		r.t.Fatal(err)
 	}
 	n := r.started
-	p, err := child.Start(r.t.Context(), dir, "relay", "DATABASE_URL="+r.bouncer.URL("relay"), "RELAY_LEASE="+r.lease,
-		"KAFKA_BROKERS="+strings.Join(testenv.Brokers(r.t), ","), "TOPIC_PREFIX="+r.chain.prefix)
+	p, err := child.Start(r.t.Context(), dir, "relay", append(slices.Clone(r.env), "DATABASE_URL="+r.url("relay"),
+		"KAFKA_BROKERS="+strings.Join(testenv.Brokers(r.t), ","), "TOPIC_PREFIX="+r.chain.prefix)...)
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -193,11 +206,23 @@ func (r *relays) sent() (id int64) {
 // everythingArrived ends the writers and reads the topic: every event is on it, and what is seen for the first time is in order.
 func (r *relays) everythingArrived() {
 	r.t.Helper()
+	r.endWriting()
+	r.inOrder(r.chain.topic("payments", int(r.total.Load())))
+	if r.bouncer != nil {
+		r.bouncer.sessionsAreClean("relay")
+	}
+}
+
+func (r *relays) endWriting() {
 	close(r.stop)
 	r.writers.Wait()
+}
+
+// inOrder looks at the records of the topic: every event is among them, and what is seen for the first time is in order. It returns how
+// many are repeats.
+func (r *relays) inOrder(records []*kgo.Record) (repeated int) {
+	r.t.Helper()
 	var newest [aggregates]int64
-	records := r.chain.topic("payments", int(r.total.Load()))
-	repeated := 0
 	for _, record := range records {
 		a, err1 := strconv.Atoi(string(record.Key))
 		version, err2 := strconv.ParseInt(header(record, "version"), 10, 64)
@@ -217,5 +242,5 @@ func (r *relays) everythingArrived() {
 		r.t.Errorf("the topic ends with the versions %v, written were %v", newest, r.written)
 	}
 	r.t.Logf("%d events, %d records repeated", r.total.Load(), repeated)
-	r.bouncer.sessionsAreClean("relay")
+	return repeated
 }
