@@ -6,9 +6,10 @@
 //
 //   - no event is lost and none is invented, under any number of concurrent writers and with long transactions open;
 //   - events of one aggregate arrive in the order of their commits;
-//   - a crash of relay or broker repeats at most the batch in hand, under the same event ids.
+//   - a crash of relay or broker repeats at most the two batches in hand, under the same event ids; with Kafka.ExactlyOnce it
+//     repeats nothing that readers with read_committed see.
 //
-// Not promised: one order across aggregates, or that nobody sees an event twice. Consumers deduplicate by ce_id; package
+// Not promised: one order across aggregates, or that nobody else sees an event twice. Consumers deduplicate by ce_id; package
 // inbox shows how.
 //
 // # The cursor
@@ -30,7 +31,7 @@
 // # What happens when
 //
 //	the relay dies after reading              nothing happened; the next leader reads the same batch
-//	it dies after producing                   the batch is produced again, under the same event ids
+//	it dies after producing                   the batch is produced again, under the same event ids, or begun behind (ExactlyOnce)
 //	it is stopped for longer than its lease   another one leads; the late one moves nothing, and waits like any other
 //	the broker is away                        the relay waits, for ever; the backlog grows in Postgres
 //	the database is away                      the same

@@ -38,6 +38,8 @@ const (
 	defaultMaxBytes = 1_000_012
 	// How soon a partition that has lost its leader, or too many replicas, is tried again; franz-go would wait for 5 s each time.
 	metadataAge = 250 * time.Millisecond
+	// How long a transaction may last that nobody fences: it holds up readers with read_committed. Kafka looks every ten seconds.
+	transactionTimeout = 10 * time.Second
 )
 
 // Open implements the field Open of Relay. It connects, makes topics that are missing, shuts out the relays of the same name
@@ -56,7 +58,8 @@ func (k Kafka) Open(ctx context.Context, relay string) (Publisher, *Progress, er
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 	}
 	if k.ExactlyOnce {
-		opts = append(opts, kgo.TransactionalID(k.TopicPrefix+"relay."+relay)) // of the name alone: that is what fences
+		opts = append(opts, kgo.TransactionalID(k.TopicPrefix+"relay."+relay), // of the name alone: that is what fences
+			kgo.TransactionTimeout(transactionTimeout))
 	}
 	var err error
 	if p.client, err = kgo.NewClient(opts...); err != nil {

@@ -33,7 +33,7 @@ type kafkaPublisher struct {
 func (p *kafkaPublisher) Publish(ctx context.Context, batch []Message, next Progress) error {
 	err := p.publish(ctx, batch, next)
 	if err != nil && ctx.Err() != nil { // the client is closed, which is all that err may say
-		return errors.Join(context.Cause(ctx), err)
+		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
 	return err
 }
@@ -121,14 +121,16 @@ func (p *kafkaPublisher) produce(ctx context.Context, batch []*kgo.Record, progr
 	}
 	_ = p.client.Flush(ctx) // its error is ctx's, and every record has it, too
 	wg.Wait()
-	if failed[progress] != nil {
-		err, refused := judge([]*kgo.Record{progress}, failed), (*RefusedError)(nil)
-		if errors.As(err, &refused) { // no event is to blame
-			return &TopicError{Topic: progress.Topic, Err: refused.Err}
-		}
+	var refused *RefusedError
+	err := judge(batch, failed)
+	if failed[progress] == nil || err != nil && !errors.As(err, &refused) {
 		return err
 	}
-	return judge(batch, failed)
+	err = judge([]*kgo.Record{progress}, failed)
+	if errors.As(err, &refused) { // no event is to blame
+		return &TopicError{Topic: progress.Topic, Err: refused.Err}
+	}
+	return err
 }
 
 // judge says what the failures of a batch mean. Only when the broker refused all that failed is there somebody to blame;
