@@ -61,6 +61,28 @@ ORDER BY id LIMIT $4`
 const parkedAggregates = `
 SELECT DISTINCT aggregate_type, aggregate_id FROM outbox_dead_letters WHERE relay = $1 AND state IN ('parked', 'retry')`
 
+const skippedLetters = `
+SELECT id FROM outbox_dead_letters WHERE relay = $1 AND state = 'skipped' AND NOT (id <= $2 AND pg_visible_in_snapshot(xid, $3::text::pg_snapshot))`
+
+// skipped returns the events that an operator has given up before the cursor had passed them.
+func (t *term) skipped(ctx context.Context) (map[int64]bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	rows, err := t.db.Query(ctx, skippedLetters, t.relay, t.at.Last, t.at.Seen)
+	if err != nil {
+		return nil, fmt.Errorf("look for skipped events: %w", err)
+	}
+	skipped, id := map[int64]bool{}, int64(0)
+	_, err = pgx.ForEachRow(rows, []any{&id}, func() error {
+		skipped[id] = true
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for skipped events: %w", err)
+	}
+	return skipped, nil
+}
+
 // park makes dead letters of the events with these ids, before the position passes them, and notes why one was refused.
 func (t *term) park(ctx context.Context, ids []int64, refused *refusal) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)

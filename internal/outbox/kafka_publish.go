@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -44,6 +45,9 @@ func (p *kafkaPublisher) publish(ctx context.Context, batch []Message, next Prog
 	defer context.AfterFunc(ctx, p.close)()
 	records := p.encoder.records(p.Kafka, batch)
 	for i, r := range records {
+		if !legalTopic(r.Topic) {
+			return &RefusedError{Index: i, Unsent: true, Err: fmt.Errorf("%w: %q", kerr.InvalidTopicException, r.Topic)}
+		}
 		if size := size(r); size > p.limit(r.Topic) {
 			return &RefusedError{Index: i, Unsent: true, Err: fmt.Errorf("%w: %d bytes, topic %s takes %d", kerr.MessageTooLarge, size, r.Topic, p.limit(r.Topic))}
 		}
@@ -79,8 +83,11 @@ func (p *kafkaPublisher) publishOnce(ctx context.Context, records []*kgo.Record,
 	// Crash point, here and up to the end: the next leader fences this one's transaction, which aborts it.
 	if err := p.produce(ctx, records, p.progress(next)); err != nil {
 		var refused *RefusedError
-		if errors.As(err, &refused) {
-			refused.Durable, refused.Ahead = 0, nil // nobody will see those that were taken
+		var partial *PartialError
+		if errors.As(err, &refused) { // nobody will see those that were taken
+			refused.Durable, refused.Ahead = 0, nil
+		} else if errors.As(err, &partial) {
+			partial.Durable = 0
 		}
 		return errors.Join(err, p.client.EndTransaction(ctx, kgo.TryAbort))
 	}
@@ -126,42 +133,58 @@ func (p *kafkaPublisher) produce(ctx context.Context, batch []*kgo.Record, progr
 	if failed[progress] == nil || err != nil && !errors.As(err, &refused) {
 		return err
 	}
-	err = judge([]*kgo.Record{progress}, failed)
-	if errors.As(err, &refused) { // no event is to blame
-		return &TopicError{Topic: progress.Topic, Err: refused.Err}
+	failure := judge([]*kgo.Record{progress}, failed)
+	if errors.As(failure, &refused) { // no event is to blame
+		failure = &TopicError{Topic: progress.Topic, Err: refused.Err}
 	}
-	return err
+	if err == nil && len(batch) > 0 {
+		return &PartialError{Durable: len(batch), Err: failure}
+	}
+	return failure
 }
 
 // judge says what the failures of a batch mean. Only when the broker refused all that failed is there somebody to blame;
-// else it is an outage, and nothing is known of any record.
+// else it is an outage.
 func judge(records []*kgo.Record, failed map[*kgo.Record]error) error {
+	if len(failed) == 0 {
+		return nil
+	}
 	var refused *RefusedError
+	var outage error
+	first, taken := slices.IndexFunc(records, func(r *kgo.Record) bool { return failed[r] != nil }), 0
 	for i, r := range records {
 		err := failed[r]
 		switch {
 		case err == nil && refused != nil:
 			refused.Ahead = append(refused.Ahead, i)
+			taken++
 		case err == nil:
+			taken++
 		case refuses(err):
 			if refused == nil {
-				refused = &RefusedError{Index: i, Durable: i, Err: err}
+				refused = &RefusedError{Index: i, Durable: first, Err: err}
 			}
+		case outage != nil:
 		case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID), errors.Is(err, kerr.TopicAuthorizationFailed):
-			return &TopicError{Topic: r.Topic, Err: err}
+			outage = &TopicError{Topic: r.Topic, Err: err}
 		default:
-			return fmt.Errorf("produce to %s: %w", r.Topic, err)
+			outage = fmt.Errorf("produce to %s: %w", r.Topic, err)
 		}
 	}
-	if refused == nil {
-		return nil
+	switch {
+	case outage != nil && taken > 0:
+		return &PartialError{Durable: first, Err: outage}
+	case outage != nil:
+		return outage
+	case refused != nil:
+		return refused
 	}
-	return refused
+	return nil
 }
 
 // refuses says whether a broker's error is about the records that it was given.
 func refuses(err error) bool {
-	return errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge) || errors.Is(err, kerr.InvalidRecord) || errors.Is(err, kerr.InvalidTimestamp)
+	return errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge) || errors.Is(err, kerr.InvalidRecord)
 }
 
 func (p *kafkaPublisher) progress(at Progress) *kgo.Record {
@@ -199,6 +222,9 @@ func (p *kafkaPublisher) readProgress(ctx context.Context) (kept *Progress, err 
 		for _, r := range fetches.Records() {
 			switch string(r.Key) {
 			case p.relay:
+				if kept = nil; r.Value == nil { // somebody has taken it away
+					continue
+				}
 				kept = new(Progress)
 				if err := json.Unmarshal(r.Value, kept); err != nil {
 					return nil, fmt.Errorf("read progress: offset %d of %s: %w", r.Offset, r.Topic, err)

@@ -82,6 +82,16 @@ func (e *encoder) topic(prefix, aggregateType string) string {
 	return topic
 }
 
+// legalTopic says whether a topic may have this name: Kafka's rule.
+func legalTopic(name string) bool {
+	for _, c := range []byte(name) {
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '.' && c != '_' && c != '-' {
+			return false
+		}
+	}
+	return name != "" && name != "." && name != ".." && len(name) <= 249
+}
+
 func appendUUID(to []byte, id uuid.UUID) []byte {
 	to = hex.AppendEncode(to, id[:4])
 	for _, part := range [...][]byte{id[4:6], id[6:8], id[8:10], id[10:]} {

@@ -24,6 +24,7 @@ type leader struct {
 	term      *term
 	publisher Publisher
 	parked    map[aggregate]int64 // from which id on: all, as of the term's beginning, or what was refused since
+	skipped   map[int64]bool      // events behind the cursor's position that an operator has given up
 	suspicion *suspicion
 	moving    chan error  // the move that is under way; nil: none is
 	moved     bool        // whether the cursor ever moved
@@ -194,19 +195,18 @@ func (l *leader) publish(ctx context.Context, b *batch) error {
 		}
 	}
 	_, err := l.send(ctx, b.messages(), l.term.progress(b.next))
-	var refused *RefusedError
-	if errors.As(err, &refused) && refused.Durable > 0 { // the term ends, but what is acknowledged needs no repeating
+	if n := durable(err); n > 0 { // the term ends, but what is acknowledged needs no repeating
 		if settled := l.settle(); settled != nil {
 			return settled
 		}
-		if moved := l.term.move(ctx, b.upTo(refused.Durable)); moved != nil {
+		if moved := l.term.move(ctx, b.upTo(n)); moved != nil {
 			return moved
 		}
 	}
 	return err
 }
 
-// send publishes messages, parks what is refused for certain, and returns what was sent. What a RefusedError calls Durable are those of ms.
+// send publishes messages, parks what is refused for certain, and returns what was sent. What an error calls Durable are those of ms.
 func (l *leader) send(ctx context.Context, ms []Message, next Progress) (sent []Message, err error) {
 	for {
 		sent, parked := l.split(ms)
@@ -221,18 +221,26 @@ func (l *leader) send(ctx context.Context, ms []Message, next Progress) (sent []
 		begun := time.Now()
 		err := l.whileLeading(ctx, func(ctx context.Context) error { return l.publisher.Publish(ctx, sent, next) })
 		var refused *RefusedError
-		if !errors.As(err, &refused) {
-			if err == nil && len(sent) > 0 {
+		var partial *PartialError
+		switch {
+		case err == nil:
+			if len(sent) > 0 {
 				l.suspicion.clear(len(sent))
 				l.OnPublish(sent, time.Since(begun))
 			}
-			return sent, err
+			return sent, nil
+		case errors.As(err, &partial):
+			// What failed must not take the others with it again and again, each time one of them more often.
+			l.suspicion.raise(sent, nil)
+			partial.Durable = placeIn(ms, sent, partial.Durable)
+			return nil, err
+		case !errors.As(err, &refused):
+			return nil, err
 		}
 		m := &sent[refused.Index]
 		if !refused.Unsent && len(sent) > 1 {
-			l.suspicion.raise(sent, refused)
-			first := sent[refused.Durable].ID // in ms it may stand further behind, parked ones are among them
-			refused.Durable = slices.IndexFunc(ms, func(m Message) bool { return m.ID == first })
+			l.suspicion.raise(sent, refused.Ahead)
+			refused.Durable = placeIn(ms, sent, refused.Durable)
 			return nil, refused
 		}
 		if err := l.term.park(ctx, []int64{m.ID}, l.suspicion.verdict(m, refused)); err != nil {
@@ -248,15 +256,26 @@ func (l *leader) send(ctx context.Context, ms []Message, next Progress) (sent []
 	}
 }
 
+// placeIn returns where the message stands in ms that stands at place n of those of ms that were sent: parked ones are among them.
+func placeIn(ms, sent []Message, n int) int {
+	if n == len(sent) {
+		return len(ms)
+	}
+	return slices.IndexFunc(ms, func(m Message) bool { return m.ID == sent[n].ID })
+}
+
 // split says which messages go out, and the ids of those that must not.
 func (l *leader) split(ms []Message) (out []Message, parked []int64) {
-	if len(l.parked) == 0 {
+	if len(l.parked)+len(l.skipped) == 0 {
 		return ms, nil
 	}
 	for _, m := range ms {
-		if from, is := l.parked[m.aggregate()]; is && m.ID >= from {
+		from, is := l.parked[m.aggregate()]
+		switch {
+		case l.skipped[m.ID]: // before the cursor had passed it
+		case is && m.ID >= from:
 			parked = append(parked, m.ID)
-		} else {
+		default:
 			out = append(out, m)
 		}
 	}
@@ -327,9 +346,8 @@ func (l *leader) resend(ctx context.Context) (err error) {
 		next := l.term.progress(l.term.at)
 		next.Resent = []int64{}
 		sent, err := l.send(ctx, b.messages(), next)
-		var refused *RefusedError
-		if errors.As(err, &refused) && refused.Durable > 0 {
-			sent, _ = l.split(b.found[:refused.Durable])
+		if n := durable(err); n > 0 {
+			sent, _ = l.split(b.found[:n])
 		}
 		// Crash point: sent but not noted. They are sent again, unless the Publisher kept progress with them.
 		if noted := l.term.sent(ctx, ids(sent)); noted != nil {
@@ -338,8 +356,13 @@ func (l *leader) resend(ctx context.Context) (err error) {
 		if err != nil {
 			return err
 		}
+		if len(sent) == 0 { // refused again. Should it be released meanwhile, watch sees it
+			break
+		}
 	}
-	l.parked, err = l.term.parked(ctx)
+	if l.parked, err = l.term.parked(ctx); err == nil {
+		l.skipped, err = l.term.skipped(ctx)
+	}
 	return err
 }
 

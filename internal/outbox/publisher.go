@@ -2,6 +2,7 @@ package outbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
 )
 
@@ -33,6 +34,29 @@ func (e *RefusedError) Error() string {
 }
 
 func (e *RefusedError) Unwrap() error { return e.Err }
+
+// PartialError says that the broker took some of a batch before an outage, or all but the progress.
+type PartialError struct {
+	Durable int // how many at the beginning of the batch are durable; some behind them may be
+	Err     error
+}
+
+func (e *PartialError) Error() string { return e.Err.Error() }
+
+func (e *PartialError) Unwrap() error { return e.Err }
+
+// durable returns how many at the beginning of a batch the broker has, although publishing it failed.
+func durable(err error) int {
+	var refused *RefusedError
+	var partial *PartialError
+	switch {
+	case errors.As(err, &refused):
+		return refused.Durable
+	case errors.As(err, &partial):
+		return partial.Durable
+	}
+	return 0
+}
 
 // TopicError says that a topic is missing, or that the relay may not write to it. It is an outage: nothing is skipped, the
 // relay waits until somebody has mended it.

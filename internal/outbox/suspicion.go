@@ -25,9 +25,10 @@ func (s *suspicion) limit(most int) int {
 	return most
 }
 
-func (s *suspicion) raise(sent []Message, r *RefusedError) {
+// raise remembers a batch, and which of its places were taken although one before them was refused.
+func (s *suspicion) raise(sent []Message, ahead []int) {
 	s.left, s.ahead = len(sent), nil
-	for _, i := range r.Ahead {
+	for _, i := range ahead {
 		s.ahead = append(s.ahead, gone{sent[i].aggregate(), sent[i].ID, sent[i].EventID})
 	}
 }
