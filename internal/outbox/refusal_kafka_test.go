@@ -78,7 +78,7 @@ type topic struct {
 func follow(t testing.TB, brokers []string, name string) *topic {
 	t.Helper()
 	c, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(name), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.UnknownTopicRetries(-1), kgo.MetadataMinAge(50*time.Millisecond))
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.MetadataMinAge(50*time.Millisecond), kgo.MetadataMaxAge(200*time.Millisecond)) // topics come later than their readers
 	if err != nil {
 		t.Fatal(err)
 	}
