@@ -52,11 +52,12 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	}
 	log := telemetry.Logger(stderr, cfg.LogLevel, cfg.LogFormat)
 	slog.SetDefault(log)
-	stopTracing, err := telemetry.Start(ctx, "api", getenv)
+	reg := telemetry.NewRegistry()
+	stopTelemetry, err := telemetry.Start(ctx, "api", reg, getenv)
 	if err != nil {
 		return err
 	}
-	defer stopTracing()
+	defer stopTelemetry()
 
 	db, err := openPools(ctx, cfg, log)
 	defer db.close()
@@ -68,7 +69,6 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	if err != nil {
 		return err
 	}
-	reg := telemetry.NewRegistry()
 	metrics := telemetry.NewAPI(reg)
 	db.watch(reg)
 

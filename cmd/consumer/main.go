@@ -48,12 +48,12 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	}
 	log := telemetry.Logger(stderr, cfg.LogLevel, cfg.LogFormat)
 	slog.SetDefault(log)
-	stopTracing, err := telemetry.Start(ctx, "consumer", getenv)
+	reg := telemetry.NewRegistry()
+	stopTelemetry, err := telemetry.Start(ctx, "consumer", reg, getenv)
 	if err != nil {
 		return err
 	}
-	defer stopTracing()
-	reg := telemetry.NewRegistry()
+	defer stopTelemetry()
 	metrics := telemetry.NewConsumer(reg)
 
 	kafka := inbox.Kafka{

@@ -7,7 +7,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
@@ -50,6 +49,11 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	log := telemetry.Logger(stderr, cfg.LogLevel, cfg.LogFormat)
 	slog.SetDefault(log)
 	reg := telemetry.NewRegistry()
+	stopTelemetry, err := telemetry.Start(ctx, "relay", reg, getenv)
+	if err != nil {
+		return err
+	}
+	defer stopTelemetry()
 	metrics := telemetry.NewRelay(reg)
 
 	kafka := outbox.Kafka{Brokers: cfg.Brokers, TopicPrefix: cfg.TopicPrefix, Topics: topics, Source: "/oncepay",
@@ -71,13 +75,11 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 		return err
 	}
 
+	watch := observer{metrics}
 	u := &upkeep{pool: pool, cfg: cfg, metrics: metrics, log: log}
 	r := &outbox.Relay{
 		DB: pool, Open: kafka.Open, Name: cfg.Name, Lease: cfg.Lease, Batch: cfg.Batch, Log: log,
-		OnRead:    metrics.Read,
-		OnPublish: func(es []outbox.Message, took time.Duration) { metrics.Published(len(es), took) },
-		OnLeader:  u.lead,
-		OnError:   func(error) { metrics.Error("publish") },
+		OnRead: metrics.Read, OnPublish: watch.published, OnLeader: metrics.Leader, OnError: watch.failed,
 	}
 	log.InfoContext(ctx, "relay started", "relay", cfg.Name, "topics", cfg.TopicPrefix+"*", "admin_addr", admin.Addr())
 	defer log.InfoContext(ctx, "relay stopped")

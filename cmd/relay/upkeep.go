@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -18,30 +17,22 @@ import (
 )
 
 // upkeep keeps the partitions, which every relay does, leader or not: in the database one caller works after the other, and
-// the next finds nothing to do. And it measures: how long the partitions last, and the backlog while this relay leads.
+// the next finds nothing to do. And it measures, leader or not: how long the partitions last, and what waits in the outbox. A leader that
+// is idle, stuck or dead must not hide that.
 type upkeep struct {
 	pool    *pgxpool.Pool
 	cfg     config.Relay
 	metrics *telemetry.Relay
 	log     *slog.Logger
-
-	mu    sync.Mutex
-	leads bool
+	writers outbox.Writers
 }
 
 const (
 	partitionsEvery = 10 * time.Minute
 	partitionsRetry = 2 * time.Second // after a lock that a writer held for longer than 50 ms
 	measureEvery    = 2 * time.Second
+	measureTimeout  = 10 * time.Second // a connection may have died unseen
 )
-
-// lead is told whether this relay is leader.
-func (u *upkeep) lead(leads bool) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	u.leads = leads
-	u.metrics.Leader(leads)
-}
 
 func (u *upkeep) run(ctx context.Context) error {
 	partitions, measure := time.NewTimer(0), time.NewTicker(measureEvery)
@@ -60,6 +51,7 @@ func (u *upkeep) run(ctx context.Context) error {
 			u.measurePartitions(ctx) // above all when they could not be kept
 		case <-measure.C:
 			u.measureBacklog(ctx)
+			u.metrics.ForgetTopics(time.Now())
 		}
 	}
 }
@@ -120,17 +112,18 @@ func (u *upkeep) measurePartitions(ctx context.Context) {
 	}
 }
 
+// measureBacklog says nothing of a database that is away: the relay does.
 func (u *upkeep) measureBacklog(ctx context.Context) {
-	u.mu.Lock()
-	leads := u.leads
-	u.mu.Unlock()
-	if !leads {
-		return
+	ctx, cancel := context.WithTimeout(ctx, measureTimeout)
+	defer cancel()
+	if b, err := outbox.MeasureBacklog(ctx, u.pool, u.cfg.Name); err != nil {
+		u.metrics.NoBacklog()
+	} else {
+		u.metrics.Backlog(b.Events, b.OldestAge, b.DeadLetters, b.ParkedAggregates)
 	}
-	b, err := outbox.MeasureBacklog(ctx, u.pool, u.cfg.Name)
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if err == nil && u.leads { // a database that is away is the relay's to report
-		u.metrics.Backlog(b.Events, b.OldestAge)
+	if oldest, err := u.writers.Oldest(ctx, u.pool); err != nil {
+		u.metrics.NoWriter()
+	} else {
+		u.metrics.OldestWriter(oldest)
 	}
 }

@@ -251,7 +251,7 @@ func (l *leader) send(ctx context.Context, ms []Message, next Progress) (sent []
 		l.Log.ErrorContext(ctx, "an event was refused, its aggregate is parked", "relay", l.Name, "id", m.ID, "event", m.EventID,
 			"aggregate_type", m.AggregateType, "aggregate_id", m.AggregateID, "error", refused.Err)
 		if !refused.Unsent {
-			return nil, fmt.Errorf("after a refusal the publisher is made anew: %w", refused.Err)
+			return nil, fmt.Errorf("after a refusal the publisher is made anew: %w", refused)
 		}
 	}
 }
@@ -386,6 +386,9 @@ func (l *leader) whileLeading(ctx context.Context, do func(context.Context) erro
 	for {
 		select {
 		case err := <-done:
+			if err != nil {
+				err = &BrokerError{err}
+			}
 			return err
 		case <-tick.C:
 			if err := l.keep(ctx); err != nil {
@@ -411,7 +414,7 @@ func (l *leader) keep(ctx context.Context) error {
 		if l.term.remaining() > 0 {
 			return nil
 		}
-		return fmt.Errorf("the lease ran out while the broker did not answer: %w", err)
+		return fmt.Errorf("the lease ran out while the broker did not answer: %w", &BrokerError{err})
 	}
 	return l.term.renew(ctx)
 }

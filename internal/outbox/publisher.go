@@ -68,3 +68,11 @@ type TopicError struct {
 func (e *TopicError) Error() string { return fmt.Sprintf("topic %s: %v", e.Topic, e.Err) }
 
 func (e *TopicError) Unwrap() error { return e.Err }
+
+// BrokerError says that a term ended for something on the broker's side, and not the database's: it cannot be reached, does not
+// answer, or did not take a batch. A TopicError or RefusedError may be inside.
+type BrokerError struct{ Err error }
+
+func (e *BrokerError) Error() string { return e.Err.Error() }
+
+func (e *BrokerError) Unwrap() error { return e.Err }

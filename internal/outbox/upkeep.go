@@ -34,21 +34,47 @@ func KeepPartitions(ctx context.Context, db *pgxpool.Pool, keep time.Duration) (
 
 // Backlog is what is still to be sent.
 type Backlog struct {
-	Events    int64         // upper bound: ids that were drawn and rolled back count as well
-	OldestAge time.Duration // age of the first of them; zero: there is none
+	Events           int64         // above the cursor; an upper bound: ids that were drawn and rolled back count as well
+	OldestAge        time.Duration // of the event that was written first of those not sent, parked ones aside; zero: there is none
+	DeadLetters      int64         // events that the broker refused and nobody has decided on
+	ParkedAggregates int64         // aggregates of which nothing goes out
 }
 
-// Both are reads of one end of an index.
-const measureBacklog = `
-SELECT coalesce(greatest((SELECT max(id) FROM outbox_events) - c.last_id, 0), 0),
-       coalesce(clock_timestamp() - (SELECT created_at FROM outbox_events WHERE id > c.last_id ORDER BY id LIMIT 1), '0')
-FROM (SELECT coalesce((SELECT last_id FROM outbox_cursors WHERE relay = $1), 0) AS last_id) c`
+// The end of an index, and a cursor: without one, all that is kept is still to be sent.
+const measureCursor = `
+SELECT clock_timestamp(), greatest(coalesce((SELECT max(id) FROM outbox_events), 0) - coalesce(c.last_id, 0), 0),
+       coalesce(c.last_id, 0), coalesce(c.seen, pg_current_snapshot())::text, coalesce(c.chunk_after, 0), coalesce(c.chunk_seen::text, '')
+FROM (VALUES (1)) one LEFT JOIN outbox_cursors c ON c.relay = $1`
 
-// MeasureBacklog reports what the relay of this name has still to send. Stragglers below its cursor are not counted.
+const measureParked = `
+SELECT count(*) FILTER (WHERE refusal IS NOT NULL AND state = 'parked'), count(DISTINCT (aggregate_type, aggregate_id))
+FROM outbox_dead_letters WHERE relay = $1 AND state IN ('parked', 'retry')`
+
+// MeasureBacklog reports what the relays of this name have still to send. Any of them may ask, leader or not, and so may anybody else.
 func MeasureBacklog(ctx context.Context, db *pgxpool.Pool, relay string) (Backlog, error) {
-	var b Backlog
-	if err := db.QueryRow(ctx, measureBacklog, relay).Scan(&b.Events, &b.OldestAge); err != nil {
+	backlog, err := measure(ctx, db, relay)
+	if err != nil {
 		return Backlog{}, fmt.Errorf("measure outbox backlog: %w", err)
 	}
-	return b, nil
+	return backlog, nil
+}
+
+func measure(ctx context.Context, db *pgxpool.Pool, relay string) (backlog Backlog, err error) {
+	var now time.Time // the database's clock, as created_at is
+	var p Position
+	err = db.QueryRow(ctx, measureCursor, relay).Scan(&now, &backlog.Events, &p.Last, &p.Seen, &p.ChunkAfter, &p.ChunkSeen)
+	if err != nil {
+		return Backlog{}, err
+	}
+	// What comes next behind the cursor: the first new event, and the first straggler. Both are gone if the cursor moved
+	// meanwhile, and were unsent a moment ago all the same.
+	var b batch
+	if err := b.read(ctx, db, newStatements(1), 1, p); err != nil {
+		return Backlog{}, err
+	}
+	for i := range b.found {
+		backlog.OldestAge = max(backlog.OldestAge, now.Sub(b.found[i].CreatedAt))
+	}
+	err = db.QueryRow(ctx, measureParked, relay).Scan(&backlog.DeadLetters, &backlog.ParkedAggregates)
+	return backlog, err
 }

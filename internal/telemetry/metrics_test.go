@@ -68,9 +68,12 @@ func TestTheRelayShowsItsBacklogAndPartitions(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	m := telemetry.NewRelay(reg)
 	m.Leader(true)
-	m.Backlog(12, 1500*time.Millisecond)
+	m.Backlog(12, 1500*time.Millisecond, 2, 1)
+	m.OldestWriter(4 * time.Second)
 	m.Published(100, 20*time.Millisecond)
-	m.Error("publish")
+	m.Acknowledged(30 * time.Millisecond)
+	m.Acknowledged(90 * time.Second)
+	m.Error("broker")
 	m.OutboxDefaultRows(0)
 	m.KeysDefaultRows(2)
 	m.DaysAhead("outbox_events", 7)
@@ -78,7 +81,10 @@ func TestTheRelayShowsItsBacklogAndPartitions(t *testing.T) {
 	shows(t, reg,
 		`outbox_backlog_events 12`, `outbox_oldest_unsent_seconds 1.5`, `relay_leader 1`,
 		`relay_events_published_total 100`, `relay_batch_events_sum 100`, `relay_publish_seconds_count 1`,
-		`relay_errors_total{kind="publish"} 1`,
+		`outbox_dead_letters 2`, `outbox_parked_aggregates 1`, `outbox_oldest_writer_seconds 4`,
+		`relay_commit_to_acknowledge_seconds_bucket{le="0.025"} 0`, `relay_commit_to_acknowledge_seconds_bucket{le="0.05"} 1`,
+		`relay_commit_to_acknowledge_seconds_bucket{le="300"} 2`,
+		`relay_errors_total{kind="broker"} 1`, `relay_errors_total{kind="topic"} 0`,
 		`outbox_default_partition_rows 0`, `partitions_days_ahead{table="outbox_events"} 7`,
 		`idempotency_default_partition_rows 2`, `partitions_days_ahead{table="idempotency_keys"} 6`,
 	)
@@ -92,10 +98,41 @@ func TestABacklogThatNobodyMeasuresIsAbsent(t *testing.T) {
 		t.Errorf("shown before it was measured:\n%s", text)
 	}
 	m.Leader(true)
-	m.Backlog(12, time.Second)
+	m.Backlog(12, time.Second, 0, 0)
+	m.OldestWriter(time.Second)
 	m.Leader(false)
-	if text := scrape(reg); strings.Contains(text, "outbox_backlog_events") || !strings.Contains(text, "relay_leader 0") {
-		t.Errorf("still shown by a standby:\n%s", text)
+	shows(t, reg, `relay_leader 0`, `outbox_backlog_events 12`) // a standby measures, too
+	m.NoBacklog()
+	m.NoWriter()
+	if text := scrape(reg); strings.Contains(text, "\noutbox_backlog") || strings.Contains(text, "\noutbox_dead") || strings.Contains(text, "\noutbox_parked") || strings.Contains(text, "\noutbox_oldest") {
+		t.Errorf("still shown when it could not be measured:\n%s", text)
+	}
+}
+
+func TestATopicIsUnavailableUntilABatchIsSentOrNobodyTriesAnyMore(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	m := telemetry.NewRelay(reg)
+	m.TopicUnavailable("oncepay.payments")
+	m.TopicUnavailable("oncepay.accounts")
+	m.ForgetTopics(time.Now())
+	shows(t, reg, `relay_topic_unavailable{topic="oncepay.payments"} 1`, `relay_topic_unavailable{topic="oncepay.accounts"} 1`)
+	m.Published(1, time.Millisecond)
+	if text := scrape(reg); strings.Contains(text, "relay_topic_unavailable{") {
+		t.Errorf("still shown when a batch was sent:\n%s", text)
+	}
+	m.TopicUnavailable("oncepay.payments")
+	m.ForgetTopics(time.Now().Add(telemetry.TopicMemory))
+	if text := scrape(reg); strings.Contains(text, "relay_topic_unavailable{") {
+		t.Errorf("still shown by one that stands by:\n%s", text)
+	}
+}
+
+// At 150,000 events a second, what one takes is 0.015 % of a processor for each 1 ns.
+func BenchmarkAcknowledged(b *testing.B) {
+	m := telemetry.NewRelay(prometheus.NewRegistry())
+	for i := 0; b.Loop(); i++ {
+		m.Acknowledged(time.Duration(i%1000) * time.Millisecond)
 	}
 }
 

@@ -3,9 +3,6 @@ package telemetry_test
 import (
 	"bytes"
 	"context"
-	"io"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
@@ -21,7 +18,7 @@ import (
 func none(string) string { return "" }
 
 func TestWithoutAnExporterTraceIDsStillReachEvents(t *testing.T) {
-	stop, err := telemetry.Start(t.Context(), "oncepay-test", none)
+	stop, err := telemetry.Start(t.Context(), "oncepay-test", telemetry.NewRegistry(), none)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,24 +57,18 @@ func TestWithoutASpanThereAreNoHeaders(t *testing.T) {
 }
 
 func TestWithAnEndpointSpansAreSentBeforeShutdownReturns(t *testing.T) {
-	received := make(chan []byte, 1)
-	collector := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		received <- body
-	}))
-	defer collector.Close()
-	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.URL)
-	t.Setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "none")
+	c := newCollector(t)
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", c.URL)
 
-	stop, err := telemetry.Start(t.Context(), "oncepay-test", os.Getenv)
+	stop, err := telemetry.Start(t.Context(), "oncepay-test", telemetry.NewRegistry(), os.Getenv)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, span := otel.Tracer("test").Start(t.Context(), "a-span-to-send")
 	span.End()
 	stop()
-	body := <-received
-	for _, want := range []string{"a-span-to-send", "oncepay-test", "service.version"} {
+	body := c.received("/v1/traces")
+	for _, want := range []string{"a-span-to-send", "oncepay-test", "service.version", "service.instance.id"} {
 		if !bytes.Contains(body, []byte(want)) {
 			t.Errorf("what was sent lacks %s", want)
 		}
@@ -85,9 +76,12 @@ func TestWithAnEndpointSpansAreSentBeforeShutdownReturns(t *testing.T) {
 }
 
 func TestAnUnknownExporterIsAnErrorThatNamesTheVariable(t *testing.T) {
-	t.Setenv("OTEL_TRACES_EXPORTER", "pigeon")
-	_, err := telemetry.Start(t.Context(), "oncepay-test", os.Getenv)
-	if err == nil || !strings.Contains(err.Error(), "OTEL_TRACES_EXPORTER") {
-		t.Errorf("err = %v", err)
+	for _, name := range []string{"OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER"} {
+		_, err := telemetry.Start(t.Context(), "oncepay-test", telemetry.NewRegistry(), func(n string) string {
+			return map[string]string{name: "pigeon"}[n]
+		})
+		if err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s=pigeon: %v", name, err)
+		}
 	}
 }

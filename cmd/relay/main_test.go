@@ -1,0 +1,159 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/oncepay/oncepay/internal/outbox"
+	"github.com/oncepay/oncepay/internal/testenv"
+)
+
+const soon = 30 * time.Second
+
+// buffer is written by the program while the test reads.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// instance is one relay, run until the test ends.
+type instance struct {
+	log   buffer
+	admin string // its private listener
+}
+
+func start(t *testing.T, getenv func(string) string) *instance {
+	t.Helper()
+	i := &instance{}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- run(ctx, getenv, &i.log) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil || t.Failed() {
+			t.Errorf("run: %v, log:\n%s", err, i.log.String())
+		}
+	})
+	testenv.Eventually(t, soon, func() error {
+		for line := range strings.Lines(i.log.String()) {
+			var l struct {
+				Admin string `json:"admin_addr"`
+			}
+			if json.Unmarshal([]byte(line), &l) == nil && l.Admin != "" {
+				i.admin = l.Admin
+				return nil
+			}
+		}
+		return errors.New("it did not start")
+	})
+	return i
+}
+
+// shows says whether there is a line like each of these, which are regular expressions, in the metrics.
+func (i *instance) shows(lines ...string) error {
+	response, err := http.Get("http://" + i.admin + "/metrics")
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	for _, line := range lines {
+		if err == nil && !regexp.MustCompile(`(?m)^`+line+`$`).Match(text) {
+			err = fmt.Errorf("its metrics have no line %s:\n%s", line, text)
+		}
+	}
+	return err
+}
+
+func TestAMissingTopicIsNamedAndEveryInstanceShowsWhatWaitsForIt(t *testing.T) {
+	t.Parallel()
+	db, prefix := testenv.Database(t), testenv.TopicPrefix(t)
+	env := map[string]string{"DATABASE_URL": db.URLAs("relay"), "KAFKA_BROKERS": strings.Join(testenv.Brokers(t), ","), "TOPIC_PREFIX": prefix,
+		"ADMIN_ADDR": "127.0.0.1:0", "RELAY_LEASE": "1s"}
+	getenv := func(name string) string { return env[name] }
+	two := []*instance{start(t, getenv), start(t, getenv)}
+	one := func(lines ...string) {
+		t.Helper()
+		testenv.Eventually(t, soon, func() error {
+			first := two[0].shows(lines...)
+			if first != nil && two[1].shows(lines...) == nil {
+				return nil
+			}
+			return first
+		})
+	}
+	both := func(lines ...string) {
+		t.Helper()
+		testenv.Eventually(t, soon, func() error { return errors.Join(two[0].shows(lines...), two[1].shows(lines...)) })
+	}
+	one("relay_leader 1")
+	both("outbox_backlog_events 0", "outbox_oldest_unsent_seconds 0", "outbox_dead_letters 0", "outbox_parked_aggregates 0", `outbox_oldest_writer_seconds \S+`)
+
+	owner := db.Pool(t, "")
+	if _, err := owner.Exec(t.Context(), `INSERT INTO outbox_events (aggregate_type, aggregate_id, event_type, payload) VALUES ('nowhere', 'a', 'thing.changed', '{}')`); err != nil {
+		t.Fatal(err)
+	}
+	unavailable := `relay_topic_unavailable\{topic="` + regexp.QuoteMeta(prefix) + `nowhere"\} 1`
+	one(unavailable, `relay_errors_total\{kind="topic"\} [1-9].*`, `relay_errors_total\{kind="database"\} 0`, `relay_errors_total\{kind="broker"\} 0`)
+	both("outbox_backlog_events 1", `outbox_oldest_unsent_seconds [0-9.]*[1-9][0-9.]*`)
+
+	client, err := kgo.NewClient(kgo.SeedBrokers(testenv.Brokers(t)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if _, err := kadm.NewClient(client).CreateTopics(t.Context(), 1, 1, nil, prefix+"nowhere"); err != nil {
+		t.Fatal(err)
+	}
+	one("relay_events_published_total 1", "relay_commit_to_acknowledge_seconds_count 1")
+	both("outbox_backlog_events 0", "outbox_oldest_unsent_seconds 0")
+	for n, i := range two {
+		if i.shows("relay_events_published_total 1") == nil && i.shows(unavailable) == nil {
+			t.Errorf("instance %d sent the event and still says that its topic is unavailable", n)
+		}
+	}
+}
+
+func TestWhatEndsARoundIsCountedByItsKind(t *testing.T) {
+	t.Parallel()
+	refused := &outbox.RefusedError{Err: kerr.MessageTooLarge}
+	for want, errs := range map[string][]error{
+		"database": {errors.New("read outbox: connection reset")},
+		"broker":   {&outbox.BrokerError{Err: context.DeadlineExceeded}},
+		"topic":    {&outbox.BrokerError{Err: &outbox.TopicError{Topic: "t", Err: kerr.UnknownTopicOrPartition}}},
+		"refused":  {&outbox.BrokerError{Err: refused}, fmt.Errorf("made anew: %w", refused)},
+		"fenced":   {outbox.ErrFenced, errors.Join(outbox.ErrFenced, &outbox.BrokerError{Err: context.Canceled})},
+	} {
+		for _, err := range errs {
+			if got := kind(err); got != want {
+				t.Errorf("%v is counted as %s, want %s", err, got, want)
+			}
+		}
+	}
+}

@@ -1,0 +1,47 @@
+package main
+
+import (
+	"errors"
+	"time"
+
+	"github.com/oncepay/oncepay/internal/outbox"
+	"github.com/oncepay/oncepay/internal/telemetry"
+)
+
+// observer turns what the relay tells into metrics.
+type observer struct{ metrics *telemetry.Relay }
+
+func (o observer) published(events []outbox.Message, took time.Duration) {
+	o.metrics.Published(len(events), took)
+	now := time.Now()
+	for i := range events {
+		o.metrics.Acknowledged(now.Sub(events[i].CreatedAt))
+	}
+}
+
+func (o observer) failed(err error) {
+	o.metrics.Error(kind(err))
+	if topic := new(outbox.TopicError); errors.As(err, &topic) {
+		o.metrics.TopicUnavailable(topic.Topic)
+	}
+}
+
+// kind says what ended a round of the relay, as a label. The log has the rest.
+func kind(err error) string {
+	var (
+		topic   *outbox.TopicError
+		refused *outbox.RefusedError
+		broker  *outbox.BrokerError
+	)
+	switch {
+	case errors.Is(err, outbox.ErrFenced): // what the broker said meanwhile is a consequence
+		return "fenced"
+	case errors.As(err, &topic):
+		return "topic"
+	case errors.As(err, &refused):
+		return "refused"
+	case errors.As(err, &broker):
+		return "broker"
+	}
+	return "database"
+}

@@ -1,0 +1,80 @@
+package outbox_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/oncepay/oncepay/internal/outbox"
+)
+
+func TestWhatEndedATermSaysWhetherItWasTheBrokersFault(t *testing.T) {
+	t.Parallel()
+	away := errors.New("no such host")
+	for name, c := range map[string]struct {
+		broker func(d database) *broker
+		set    func(*outbox.Relay)
+		spoil  func(d database)
+		want   func(err error) bool
+	}{
+		"it cannot be opened": {
+			set: func(r *outbox.Relay) {
+				r.Open = func(context.Context, string) (outbox.Publisher, *outbox.Progress, error) { return nil, nil, away }
+			},
+			want: func(err error) bool { return errors.Is(err, away) && brokers(err) },
+		},
+		"it takes nothing": {
+			broker: func(database) *broker {
+				return &broker{onPublish: func(context.Context, []outbox.Message) (int, error) { return 0, away }}
+			},
+			want: func(err error) bool { return errors.Is(err, away) && brokers(err) },
+		},
+		"it refuses an event": {
+			broker: func(database) *broker {
+				return &broker{onPublish: func(context.Context, []outbox.Message) (int, error) { return 0, &outbox.RefusedError{Err: away} }}
+			},
+			want: func(err error) bool {
+				var refused *outbox.RefusedError
+				return errors.As(err, &refused) && errors.Is(err, away)
+			},
+		},
+		"the database cannot be read": {
+			spoil: func(d database) { d.exec(t, `REVOKE SELECT ON outbox_events FROM relay`) },
+			want:  func(err error) bool { return !brokers(err) && !errors.Is(err, outbox.ErrFenced) },
+		},
+		"another one has become leader meanwhile": {
+			broker: func(d database) *broker {
+				return &broker{onPublish: func(ctx context.Context, _ []outbox.Message) (int, error) {
+					d.exec(t, steal)
+					<-ctx.Done()
+					return 0, ctx.Err()
+				}}
+			},
+			set:  func(r *outbox.Relay) { r.Lease = 600 * time.Millisecond },
+			want: func(err error) bool { return errors.Is(err, outbox.ErrFenced) },
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, b := newDatabase(t), &broker{}
+			if c.broker != nil {
+				b = c.broker(d)
+			}
+			r := start(t, d.relay, b.Open, c.set)
+			if c.spoil != nil {
+				c.spoil(d)
+			}
+			d.commit(t, "a")
+			if err := next(t, r.errors, "the end of a term"); !c.want(err) {
+				t.Errorf("OnError was told %v", err)
+			}
+		})
+	}
+}
+
+// brokers says whether err puts it down to the broker.
+func brokers(err error) bool {
+	var b *outbox.BrokerError
+	return errors.As(err, &b)
+}

@@ -1,0 +1,111 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	bridge "go.opentelemetry.io/contrib/bridges/prometheus"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/metric"
+	"go.opentelemetry.io/otel/sdk/resource"
+	"go.opentelemetry.io/otel/sdk/trace"
+)
+
+const flushTimeout = 3 * time.Second
+
+// Start sets OpenTelemetry's global tracer provider and propagator (W3C trace context and baggage), and has the metrics sent that the
+// registry gathers. The service is known under the name given, and the instance by host and process, unless OTEL_SERVICE_NAME or
+// OTEL_RESOURCE_ATTRIBUTES say otherwise.
+//
+// Without an OTLP endpoint, OTEL_TRACES_EXPORTER=otlp or OTEL_METRICS_EXPORTER=otlp nothing is exported. With one, spans or metrics or
+// both go out as OTLP over HTTP, metrics every minute (OTEL_METRIC_EXPORT_INTERVAL) under the names that /metrics shows, and
+// OpenTelemetry itself reads its other variables, from the process's environment. Other exporters are not built in: a
+// collector translates, and gRPC alone would double the time of the first build. A collector that cannot be reached is no error here. stop sends what is
+// still in memory, and the metrics as they are then, for at most 3 s.
+func Start(ctx context.Context, service string, metrics prometheus.Gatherer, getenv func(string) string) (stop func(), err error) {
+	for _, kind := range []string{"TRACES", "METRICS"} {
+		name := "OTEL_" + kind + "_EXPORTER"
+		if chosen := getenv(name); chosen != "" && chosen != "otlp" && chosen != "none" {
+			return nil, errors.New(name + " must be otlp or none")
+		}
+	}
+	host, _ := os.Hostname()
+	res, err := resource.New(ctx,
+		resource.WithTelemetrySDK(),
+		resource.WithAttributes(attribute.String("service.name", service), attribute.String("service.version", version()),
+			attribute.String("service.instance.id", fmt.Sprintf("%s/%d", host, os.Getpid()))), // else the counters of two instances are one
+		resource.WithFromEnv(), // last: it wins
+	)
+	if err != nil {
+		return nil, fmt.Errorf("describe %s to OpenTelemetry (OTEL_RESOURCE_ATTRIBUTES): %w", service, err)
+	}
+	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
+		slog.Default().WarnContext(context.Background(), "traces or metrics not exported", slog.Any("error", err))
+	}))
+
+	tracing := []trace.TracerProviderOption{trace.WithResource(res)}
+	if exports("TRACES", getenv) {
+		exporter, err := otlptracehttp.New(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("make trace exporter (OTEL_EXPORTER_OTLP_…): %w", err)
+		}
+		tracing = append(tracing, trace.WithBatcher(exporter))
+	}
+	measuring := []metric.Option{metric.WithResource(res)}
+	if exports("METRICS", getenv) {
+		exporter, err := otlpmetrichttp.New(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("make metric exporter (OTEL_EXPORTER_OTLP_…): %w", err)
+		}
+		gathered := bridge.NewMetricProducer(bridge.WithGatherer(metrics))
+		measuring = append(measuring, metric.WithReader(metric.NewPeriodicReader(exporter, metric.WithProducer(gathered))))
+	}
+	traces, meters := trace.NewTracerProvider(tracing...), metric.NewMeterProvider(measuring...)
+	otel.SetTracerProvider(traces)
+	otel.SetTextMapPropagator(propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{}))
+	return func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
+		defer cancel()
+		if err := errors.Join(traces.Shutdown(ctx), meters.Shutdown(ctx)); err != nil {
+			slog.Default().WarnContext(ctx, "last traces or metrics not exported", slog.Any("error", err))
+		}
+	}, nil
+}
+
+// exports: left alone, the exporters would send to localhost:4318 and complain for ever where nobody listens.
+func exports(kind string, getenv func(string) string) bool {
+	exporter := "OTEL_" + kind + "_EXPORTER"
+	if getenv("OTEL_SDK_DISABLED") == "true" || getenv(exporter) == "none" {
+		return false
+	}
+	for _, name := range []string{exporter, "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_" + kind + "_ENDPOINT"} {
+		if getenv(name) != "" {
+			return true
+		}
+	}
+	return false
+}
+
+// release is set by the build (-ldflags -X), for builds outside a checkout.
+var release string
+
+// version is the build's, or the module's: a tag, or a pseudo-version with the commit; "(devel)" under go run and go test.
+func version() string {
+	if release != "" {
+		return release
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
+		return info.Main.Version
+	}
+	return "unknown"
+}
