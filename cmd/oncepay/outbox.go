@@ -19,6 +19,8 @@ Shows what is still to be sent, where each relay stands, and what may hold it up
   backlog     ids above the cursor; an upper bound, since ids that were rolled back count as well
   stragglers  events below the cursor that committed late and are still to be sent
   writer      the oldest transaction that has written: its own events wait for it, no others do
+  refused     events that Kafka will not take and nobody has decided on: relay dead-letters -h
+  parked      aggregates that wait behind them; all others flow
   partitions  days ahead for which there is one (7 is right), and rows by the planner's estimate
 
 Examples:
@@ -29,6 +31,8 @@ Examples:
 // outboxView is the outbox as an operator sees it.
 type outboxView struct {
 	Backlog    backlog    `json:"backlog"` // of the relay that is furthest behind; all events when there is none
+	Refused    int64      `json:"refused"` // by the broker, and nobody has decided on them; of all relays
+	Parked     int64      `json:"parked_aggregates"`
 	Relays     []relay    `json:"relays"`
 	Writer     *writer    `json:"oldest_writer"`   // nil: nobody is writing
 	Writers    bool       `json:"writers_visible"` // whether this login may see other roles' transactions
@@ -45,7 +49,7 @@ type relay struct {
 	Name         string     `json:"relay"`
 	LastID       int64      `json:"last_id"`
 	MovedAt      time.Time  `json:"moved_at"`
-	Holder       string     `json:"holder"` // the last leader; it leads while its lease lasts
+	Holder       string     `json:"holder"` // the last leader; it leads while its lease lasts, and goes on afterwards if it was only idle
 	LeaseUntil   *time.Time `json:"lease_until"`
 	Leads        bool       `json:"leads"`
 	FencingToken int64      `json:"fencing_token"`
@@ -175,12 +179,12 @@ func (v *outboxView) measure(ctx context.Context, conn *pgx.Conn) error {
 	}
 	defer pool.Close()
 	if len(v.Relays) == 0 {
-		v.Backlog, err = measureBacklog(ctx, pool, "") // of a relay that has read nothing
+		v.Backlog, err = v.backlogOf(ctx, pool, "") // of a relay that has read nothing
 		return err
 	}
 	for i := range v.Relays {
 		r := &v.Relays[i]
-		if r.Backlog, err = measureBacklog(ctx, pool, r.Name); err != nil {
+		if r.Backlog, err = v.backlogOf(ctx, pool, r.Name); err != nil {
 			return err
 		}
 		if r.Backlog.Events >= v.Backlog.Events {
@@ -190,8 +194,10 @@ func (v *outboxView) measure(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-func measureBacklog(ctx context.Context, pool *pgxpool.Pool, relay string) (backlog, error) {
+func (v *outboxView) backlogOf(ctx context.Context, pool *pgxpool.Pool, relay string) (backlog, error) {
 	b, err := outbox.MeasureBacklog(ctx, pool, relay)
+	v.Refused += b.DeadLetters
+	v.Parked += b.ParkedAggregates
 	return backlog{Events: b.Events, OldestAgeSeconds: b.OldestAge.Seconds()}, err
 }
 
@@ -204,7 +210,11 @@ func (v outboxView) print(w io.Writer) {
 	}
 	for _, r := range v.Relays {
 		leader := r.Holder
-		if !r.Leads {
+		switch {
+		case r.Leads:
+		case r.LeaseUntil != nil && r.Backlog.Events == 0 && r.Stragglers == 0:
+			leader += " (idle)" // without events a leader lets its lease lapse
+		default:
 			leader = "NOBODY"
 		}
 		row(w, r.Name, r.Backlog.Events, r.Backlog.oldest(), r.Stragglers, r.LastID, r.MovedAt, leader, r.LeaseUntil, r.FencingToken)
@@ -218,6 +228,8 @@ func (v outboxView) print(w io.Writer) {
 	default:
 		row(w, "oldest writer", seconds(v.Writer.AgeSeconds), v.Writer.Application, v.Writer.State, fmt.Sprintf("pid %d", v.Writer.PID))
 	}
+	row(w, "refused", v.Refused)
+	row(w, "parked", v.Parked)
 	row(w, "days ahead", v.Partitions.DaysAhead)
 	row(w, "default rows", v.Partitions.DefaultRows)
 	fmt.Fprintln(w)
@@ -232,7 +244,7 @@ func (v outboxView) print(w io.Writer) {
 }
 
 func (b backlog) oldest() string {
-	if b.Events == 0 {
+	if b.OldestAgeSeconds == 0 {
 		return "-"
 	}
 	return seconds(b.OldestAgeSeconds)

@@ -13,9 +13,9 @@ func TestWhatEndedATermSaysWhetherItWasTheBrokersFault(t *testing.T) {
 	t.Parallel()
 	away := errors.New("no such host")
 	for name, c := range map[string]struct {
-		broker func(d database) *broker
+		broker func(t *testing.T, d database) *broker
 		set    func(*outbox.Relay)
-		spoil  func(d database)
+		spoil  func(t *testing.T, d database)
 		want   func(err error) bool
 	}{
 		"it cannot be opened": {
@@ -25,13 +25,13 @@ func TestWhatEndedATermSaysWhetherItWasTheBrokersFault(t *testing.T) {
 			want: func(err error) bool { return errors.Is(err, away) && brokers(err) },
 		},
 		"it takes nothing": {
-			broker: func(database) *broker {
+			broker: func(*testing.T, database) *broker {
 				return &broker{onPublish: func(context.Context, []outbox.Message) (int, error) { return 0, away }}
 			},
 			want: func(err error) bool { return errors.Is(err, away) && brokers(err) },
 		},
 		"it refuses an event": {
-			broker: func(database) *broker {
+			broker: func(*testing.T, database) *broker {
 				return &broker{onPublish: func(context.Context, []outbox.Message) (int, error) { return 0, &outbox.RefusedError{Err: away} }}
 			},
 			want: func(err error) bool {
@@ -40,11 +40,11 @@ func TestWhatEndedATermSaysWhetherItWasTheBrokersFault(t *testing.T) {
 			},
 		},
 		"the database cannot be read": {
-			spoil: func(d database) { d.exec(t, `REVOKE SELECT ON outbox_events FROM relay`) },
+			spoil: func(t *testing.T, d database) { d.exec(t, `REVOKE SELECT ON outbox_events FROM relay`) },
 			want:  func(err error) bool { return !brokers(err) && !errors.Is(err, outbox.ErrFenced) },
 		},
 		"another one has become leader meanwhile": {
-			broker: func(d database) *broker {
+			broker: func(t *testing.T, d database) *broker {
 				return &broker{onPublish: func(ctx context.Context, _ []outbox.Message) (int, error) {
 					d.exec(t, steal)
 					<-ctx.Done()
@@ -59,11 +59,11 @@ func TestWhatEndedATermSaysWhetherItWasTheBrokersFault(t *testing.T) {
 			t.Parallel()
 			d, b := newDatabase(t), &broker{}
 			if c.broker != nil {
-				b = c.broker(d)
+				b = c.broker(t, d)
 			}
 			r := start(t, d.relay, b.Open, c.set)
 			if c.spoil != nil {
-				c.spoil(d)
+				c.spoil(t, d)
 			}
 			d.commit(t, "a")
 			if err := next(t, r.errors, "the end of a term"); !c.want(err) {

@@ -35,14 +35,15 @@ func KeepPartitions(ctx context.Context, db *pgxpool.Pool, keep time.Duration) (
 // Backlog is what is still to be sent.
 type Backlog struct {
 	Events           int64         // above the cursor; an upper bound: ids that were drawn and rolled back count as well
-	OldestAge        time.Duration // of the event that was written first of those not sent, parked ones aside; zero: there is none
+	OldestAge        time.Duration // of the first of them or, if there is none, of the first that committed late below it; zero: all is sent, parked ones aside
 	DeadLetters      int64         // events that the broker refused and nobody has decided on
 	ParkedAggregates int64         // aggregates of which nothing goes out
 }
 
-// The end of an index, and a cursor: without one, all that is kept is still to be sent.
-const measureCursor = `
+// Both ends of an index. Without a cursor all that is kept is still to be sent.
+const measureBacklog = `
 SELECT clock_timestamp(), greatest(coalesce((SELECT max(id) FROM outbox_events), 0) - coalesce(c.last_id, 0), 0),
+       (SELECT created_at FROM outbox_events WHERE id > coalesce(c.last_id, 0) ORDER BY id LIMIT 1),
        coalesce(c.last_id, 0), coalesce(c.seen, pg_current_snapshot())::text, coalesce(c.chunk_after, 0), coalesce(c.chunk_seen::text, '')
 FROM (VALUES (1)) one LEFT JOIN outbox_cursors c ON c.relay = $1`
 
@@ -61,19 +62,23 @@ func MeasureBacklog(ctx context.Context, db *pgxpool.Pool, relay string) (Backlo
 
 func measure(ctx context.Context, db *pgxpool.Pool, relay string) (backlog Backlog, err error) {
 	var now time.Time // the database's clock, as created_at is
+	var first *time.Time
 	var p Position
-	err = db.QueryRow(ctx, measureCursor, relay).Scan(&now, &backlog.Events, &p.Last, &p.Seen, &p.ChunkAfter, &p.ChunkSeen)
+	err = db.QueryRow(ctx, measureBacklog, relay).Scan(&now, &backlog.Events, &first, &p.Last, &p.Seen, &p.ChunkAfter, &p.ChunkSeen)
 	if err != nil {
 		return Backlog{}, err
 	}
-	// What comes next behind the cursor: the first new event, and the first straggler. Both are gone if the cursor moved
-	// meanwhile, and were unsent a moment ago all the same.
-	var b batch
-	if err := b.read(ctx, db, newStatements(1), 1, p); err != nil {
-		return Backlog{}, err
+	if first == nil { // else stragglers would be looked for among all that was written since, which an outage makes much
+		var b batch
+		if err := b.read(ctx, db, newStatements(1), 1, p); err != nil {
+			return Backlog{}, err
+		}
+		if b.n > 0 {
+			first = &b.found[0].CreatedAt
+		}
 	}
-	for i := range b.found {
-		backlog.OldestAge = max(backlog.OldestAge, now.Sub(b.found[i].CreatedAt))
+	if first != nil {
+		backlog.OldestAge = max(now.Sub(*first), 0) // a writer may name another time
 	}
 	err = db.QueryRow(ctx, measureParked, relay).Scan(&backlog.DeadLetters, &backlog.ParkedAggregates)
 	return backlog, err

@@ -102,6 +102,9 @@ func (s *service) publish(t *testing.T) {
 	if _, err := outbox.MeasureBacklog(t.Context(), relay, "main"); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := new(outbox.Writers).Oldest(t.Context(), relay); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // takeOver has a relay look at the lease of one that vanished.
