@@ -28,6 +28,9 @@
 // wait. Every change of leader raises a fencing token, and every move of the cursor names the token it was elected with.
 // There are no session locks and no LISTEN: a pooler may stand in between.
 //
+// A leader without events lets its lease lapse: renewing it would write to the log all night. It leads on, and renews before it
+// sends. A standby takes a lapsed lease over only when events wait behind it.
+//
 // # What happens when
 //
 //	the relay dies after reading              nothing happened; the next leader reads the same batch
@@ -35,7 +38,9 @@
 //	it is stopped for longer than its lease   another one leads; the late one moves nothing, and waits like any other
 //	the broker is away                        the relay waits, for ever; the backlog grows in Postgres
 //	the database is away                      the same
-//	the database was restored                 the relay refuses to start and says so (see ErrRestored)
+//	a topic is missing or forbidden           the same; OnError is told a TopicError
+//	the broker refuses an event               its aggregate is parked until an operator decides, all others flow (letters.go)
+//	the database was restored, or went back   the relay refuses to start and says so (see ErrRestored)
 //
 // # To copy it
 //
