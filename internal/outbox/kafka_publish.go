@@ -237,6 +237,9 @@ func (p *kafkaPublisher) readProgress(ctx context.Context) (kept *Progress, err 
 			}
 		}
 	}
+	if errors.Is(err, kerr.TopicAuthorizationFailed) {
+		err = &TopicError{Topic: mark.Topic, Err: err}
+	}
 	return nil, fmt.Errorf("read progress: %w", err)
 }
 
