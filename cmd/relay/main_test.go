@@ -115,7 +115,18 @@ func TestAMissingTopicIsNamedAndEveryInstanceShowsWhatWaitsForIt(t *testing.T) {
 	one("relay_leader 1")
 	both("outbox_backlog_events 0", "outbox_oldest_unsent_seconds 0", "outbox_dead_letters 0", "outbox_parked_aggregates 0", `outbox_oldest_writer_seconds \S+`)
 
+	// An idle leader lets its lease lapse, and leads on.
 	owner := db.Pool(t, "")
+	testenv.Eventually(t, soon, func() error {
+		var lapsed bool
+		err := owner.QueryRow(t.Context(), `SELECT lease_until BETWEEN '2000-01-01' AND clock_timestamp() FROM outbox_cursors`).Scan(&lapsed)
+		if err == nil && !lapsed {
+			err = errors.New("the lease is still renewed")
+		}
+		return err
+	})
+	one("relay_leader 1")
+
 	if _, err := owner.Exec(t.Context(), `INSERT INTO outbox_events (aggregate_type, aggregate_id, event_type, payload) VALUES ('nowhere', 'a', 'thing.changed', '{}')`); err != nil {
 		t.Fatal(err)
 	}
