@@ -156,7 +156,7 @@ func TestALeaderThatLosesItsLeaseWhilePublishingIsStopped(t *testing.T) {
 
 func TestNobodyElseLeadsWhileABatchTakesLongerThanTheLease(t *testing.T) {
 	t.Parallel()
-	const lease = 600 * time.Millisecond
+	const lease = 2 * time.Second
 	d, b := newDatabase(t), &broker{}
 	hold, sending := make(chan struct{}), make(chan struct{}, 10)
 	b.onPublish = func(context.Context, []outbox.Message) (int, error) { sending <- struct{}{}; <-hold; return 0, nil }

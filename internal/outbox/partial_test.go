@@ -137,28 +137,3 @@ func TestAnEventThatWasGivenUpBeforeTheCursorPassedItIsNotSent(t *testing.T) {
 		t.Errorf("sent were %v, want %v", got, es[1:])
 	}
 }
-
-func TestProgressOfAnotherHistorySettlesNoDeadLetter(t *testing.T) {
-	t.Parallel()
-	d, b, p := newDatabase(t), &broker{}, &picky{}
-	es := d.commit(t, "a", "b")
-	p.refuse(es[1])
-	first := start(t, d.relay, p.open(b), nil)
-	testenv.Eventually(t, soon, func() error {
-		if got := letters(t, d); len(got) != 1 || ask[int64](t, d, `SELECT last_id FROM outbox_cursors`) < got[0].ID {
-			return fmt.Errorf("dead letters %+v, or the cursor has not passed", got)
-		}
-		return nil
-	})
-	if err := first.stop(); err != nil {
-		t.Fatal(err)
-	}
-	b.kept = &outbox.Progress{SystemIdentifier: 1, DatabaseOID: 2, Timeline: 3, Epoch: uuid.NewString(), Resent: []int64{letters(t, d)[0].ID}}
-	second := start(t, d.relay, p.open(b), nil)
-	next(t, second.leading, "a leader")
-	d.commit(t, "a")
-	b.waitFor(t, 2)
-	if got := letters(t, d)[0].State; got != "parked" {
-		t.Errorf("the refused event is %s, and nobody decided on it", got)
-	}
-}
