@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -28,21 +29,23 @@ type deathbed struct {
 	outbox.Publisher
 	before    bool          // it dies before the second batch is published; else after that
 	onFirst   func()        // before the first batch
-	published int           // batches that were begun
+	published int           // batches that were acknowledged
 	dead      chan struct{} // closed when it has died
 	over      chan struct{} // closed when the test is
 }
 
 func (p *deathbed) Publish(ctx context.Context, batch []outbox.Message, next outbox.Progress) error {
-	p.published++
-	if p.published == 1 {
+	switch {
+	case p.published == 0:
 		p.onFirst()
-	}
-	if p.published == 2 && p.before {
+	case p.before:
 		return p.die()
 	}
 	err := p.Publisher.Publish(ctx, batch, next)
-	if p.published == 2 && err == nil {
+	if err == nil {
+		p.published++
+	}
+	if p.published == 2 {
 		return p.die()
 	}
 	return err
@@ -82,11 +85,11 @@ func TestARelayThatDiesAtAnyStepIsFollowedByOneThatLosesNothing(t *testing.T) {
 				}
 				small := func(r *outbox.Relay) { r.Batch = size }
 				release := func() {}
-				dying := &deathbed{before: step.before, dead: make(chan struct{}), over: make(chan struct{}), onFirst: func() {
+				dying := &deathbed{before: step.before, dead: make(chan struct{}), over: make(chan struct{}), onFirst: sync.OnceFunc(func() {
 					if step.held {
 						release = d.holdCursor(t)
 					}
-				}}
+				})}
 				start(t, d.doomed(t), func(ctx context.Context, relay string) (_ outbox.Publisher, kept *outbox.Progress, err error) {
 					dying.Publisher, kept, err = kafka.Open(ctx, relay)
 					return dying, kept, err

@@ -243,18 +243,8 @@ func (p *kafkaPublisher) readProgress(ctx context.Context) (kept *Progress, err 
 	return nil, fmt.Errorf("read progress: %w", err)
 }
 
-// Ping implements Publisher. The first exchange on a connection does not look at ctx: its answer, which the end of the client
-// brings at the latest, is not waited for longer than that.
-func (p *kafkaPublisher) Ping(ctx context.Context) error {
-	answer := make(chan error, 1)
-	go func() { answer <- p.client.Ping(ctx) }()
-	select {
-	case err := <-answer:
-		return err
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-}
+// Ping implements Publisher.
+func (p *kafkaPublisher) Ping(ctx context.Context) error { return p.client.Ping(ctx) }
 
 // Close gives up what is not acknowledged.
 func (p *kafkaPublisher) Close() { p.close() }
