@@ -30,13 +30,13 @@ type DeadLetter struct {
 // ErrNoDeadLetter says that there is no refused event with this id or, to who decides, that none waits for a decision.
 var ErrNoDeadLetter = errors.New("no refused event with this id waits for a decision")
 
-const selectLetters = `
-SELECT id, event_id, aggregate_type, aggregate_id, event_type, octet_length(payload), refusal, went_ahead, state, parked_at, note,
+const refusedLetters = `
+       id, event_id, aggregate_type, aggregate_id, event_type, octet_length(payload), refusal, went_ahead, state, parked_at, note,
        (SELECT count(*) FROM outbox_dead_letters w WHERE w.relay = d.relay AND w.aggregate_type = d.aggregate_type AND w.aggregate_id = d.aggregate_id
         AND w.state IN ('parked', 'retry'))
 FROM outbox_dead_letters d WHERE relay = $1 AND refusal IS NOT NULL`
 
-const listLetters = selectLetters + ` AND ($2 OR state IN ('parked', 'retry')) ORDER BY id LIMIT 1000`
+const listLetters = `SELECT ` + refusedLetters + ` AND ($2 OR state IN ('parked', 'retry')) ORDER BY id LIMIT 1000`
 
 // DeadLetters returns the first 1,000 refused events of a relay, those that were decided on and sent included if all is set.
 func DeadLetters(ctx context.Context, db *pgxpool.Pool, relay string, all bool) ([]DeadLetter, error) {
@@ -51,7 +51,7 @@ func DeadLetters(ctx context.Context, db *pgxpool.Pool, relay string, all bool) 
 	return letters, nil
 }
 
-const findLetter = selectLetters + ` AND id = $2`
+const findLetter = `SELECT ` + refusedLetters + ` AND id = $2`
 
 // FindDeadLetter returns one refused event of a relay, whatever became of it, or ErrNoDeadLetter.
 func FindDeadLetter(ctx context.Context, db *pgxpool.Pool, relay string, id int64) (DeadLetter, error) {

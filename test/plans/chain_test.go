@@ -80,6 +80,12 @@ func (s *service) publish(t *testing.T) {
 		return err
 	})
 	b.takes.Store(true)
+	if _, err := outbox.FindDeadLetter(t.Context(), relay, "main", letters[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := outbox.DeadLetterPayload(t.Context(), relay, "main", letters[0].ID); err != nil {
+		t.Fatal(err)
+	}
 	if err := outbox.SkipDeadLetter(t.Context(), relay, "main", -1, "there is none"); !errors.Is(err, outbox.ErrNoDeadLetter) {
 		t.Fatal(err)
 	}
