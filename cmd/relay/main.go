@@ -41,10 +41,17 @@ var relay = program.Program{
 // topics are the aggregate types that this service writes events of.
 var topics = []string{"payments", "accounts"}
 
+// A Kafka transaction takes as long as sending some two thousand events, so each covers more of them.
+const batchesOfATransaction = 4
+
 func run(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
 	cfg, err := config.LoadRelay(getenv)
 	if err != nil {
 		return err
+	}
+	exactlyOnce := cfg.Delivery == "exactly-once"
+	if exactlyOnce {
+		cfg.Batch *= batchesOfATransaction
 	}
 	log := telemetry.Logger(stderr, cfg.LogLevel, cfg.LogFormat)
 	slog.SetDefault(log)
@@ -57,7 +64,7 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	metrics := telemetry.NewRelay(reg)
 
 	kafka := outbox.Kafka{Brokers: cfg.Brokers, TopicPrefix: cfg.TopicPrefix, Topics: topics, Source: "/oncepay",
-		ExactlyOnce: cfg.Delivery == "exactly-once"}
+		ExactlyOnce: exactlyOnce}
 	var pool *pgxpool.Pool
 	err = program.Together(ctx, func(ctx context.Context) (err error) {
 		if pool, err = postgres.Open(ctx, cfg.DatabaseURL, "relay", 4, log); err != nil {

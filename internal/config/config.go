@@ -51,7 +51,7 @@ type Relay struct {
 	Name            string        `env:"RELAY_NAME" default:"main" help:"the cursor and lease that this instance shares with its standbys"`
 	Delivery        string        `env:"RELAY_DELIVERY" default:"at-least-once" oneof:"at-least-once exactly-once" help:"what a crash of relay or broker repeats. at-least-once: what was in hand; exactly-once: nothing that readers with read_committed see"`
 	Lease           time.Duration `env:"RELAY_LEASE" default:"3s" min:"1s" max:"1m" help:"how long a dead leader holds up its standbys"`
-	Batch           int           `env:"RELAY_BATCH" default:"2500" min:"1" max:"10000" help:"most events read at once; a crash repeats two batches at most"`
+	Batch           int           `env:"RELAY_BATCH" default:"2500" min:"1" max:"10000" help:"most events read at once, with exactly-once four times as many; a crash repeats two batches at most"`
 	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" default:"168h" min:"1h" help:"how long events stay in the outbox after they were sent"`
 	Keys
 
