@@ -59,7 +59,7 @@ SELECT '', id, event_id, aggregate_type, aggregate_id, aggregate_version, event_
 ORDER BY id LIMIT $4`
 
 const parkedAggregates = `
-SELECT DISTINCT aggregate_type, aggregate_id FROM outbox_dead_letters WHERE relay = $1 AND state IN ('parked', 'retry')`
+SELECT aggregate_type, aggregate_id, min(id) FROM outbox_dead_letters WHERE relay = $1 AND state IN ('parked', 'retry') GROUP BY 1, 2`
 
 const skippedLetters = `
 SELECT id FROM outbox_dead_letters WHERE relay = $1 AND state = 'skipped' AND NOT (id <= $2 AND pg_visible_in_snapshot(xid, $3::text::pg_snapshot))`
@@ -161,9 +161,9 @@ func (t *term) parked(ctx context.Context) (map[aggregate]int64, error) {
 	if err != nil {
 		return nil, fmt.Errorf("look for parked aggregates: %w", err)
 	}
-	aggregates, one := map[aggregate]int64{}, aggregate{}
-	_, err = pgx.ForEachRow(rows, []any{&one.kind, &one.id}, func() error {
-		aggregates[one] = 0
+	aggregates, one, from := map[aggregate]int64{}, aggregate{}, int64(0)
+	_, err = pgx.ForEachRow(rows, []any{&one.kind, &one.id, &from}, func() error {
+		aggregates[one] = from
 		return nil
 	})
 	if err != nil {

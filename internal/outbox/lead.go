@@ -23,7 +23,7 @@ type leader struct {
 	*Relay
 	term      *term
 	publisher Publisher
-	parked    map[aggregate]int64 // from which id on: all, as of the term's beginning, or what was refused since
+	parked    map[aggregate]int64 // from which id on
 	skipped   map[int64]bool      // events behind the cursor's position that an operator has given up
 	suspicion *suspicion
 	moving    chan error  // the move that is under way; nil: none is

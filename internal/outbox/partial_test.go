@@ -137,3 +137,25 @@ func TestAnEventThatWasGivenUpBeforeTheCursorPassedItIsNotSent(t *testing.T) {
 		t.Errorf("sent were %v, want %v", got, es[1:])
 	}
 }
+
+// What stands before the refused event, and was not sent when the term ended, goes out in the next one.
+func TestWhatStandsBeforeARefusedEventIsNotParkedByTheNextTermEither(t *testing.T) {
+	t.Parallel()
+	d, b, p := newDatabase(t), &broker{}, &picky{}
+	es := d.commit(t, "x", "x", "x")
+	p.refuse(es[1])
+	d.exec(t, `INSERT INTO outbox_dead_letters (relay, id, xid, event_id, aggregate_type, aggregate_id, event_type, payload, headers, created_at, refusal)
+		SELECT 'main', id, xid, event_id, aggregate_type, aggregate_id, event_type, payload, headers, created_at, 'too large'
+		FROM outbox_events WHERE event_id = $1`, es[1])
+	start(t, d.relay, p.open(b), nil)
+	b.waitFor(t, 1)
+	testenv.Eventually(t, soon, func() error {
+		if got := letters(t, d); len(got) != 1 || got[0].Waiting != 2 {
+			return fmt.Errorf("dead letters: %+v", got)
+		}
+		return nil
+	})
+	if got := b.ids(); len(got) != 1 || got[0] != es[0] {
+		t.Errorf("sent were %v, want %v", got, es[0])
+	}
+}
