@@ -48,6 +48,10 @@ func checkInvariants(ctx context.Context, owner string) error {
 		return errors.New("check the books: the driver cannot read the URL")
 	}
 	defer db.Close()
+	// What was just written is not in the statistics, autovacuum is off, and a join by wrong numbers goes on for hours.
+	if _, err := db.Exec(ctx, `ANALYZE`); err != nil {
+		return fmt.Errorf("check the books: analyze: %w", err)
+	}
 	report, err := invariant.Check(ctx, invariant.Sources{DB: db})
 	if err != nil {
 		return err

@@ -42,7 +42,7 @@ begin with "bench-" are made and deleted. It needs a machine with nothing else t
 Examples:
   go run ./tools/bench relay
   go run ./tools/bench relay -smoke
-  go run ./tools/bench relay -rounds 5 -seconds 10 -tutorial 500000
+  go run ./tools/bench relay -rounds 5 -seconds 10
   go run ./tools/bench relay -delivery at-least-once -relay RELAY_BATCH=5000 -many 1000000 -backlog 0
   KAFKA_BROKERS=kafka-1:9092,kafka-2:9092 go run ./tools/bench relay
 
@@ -55,7 +55,7 @@ func parseRelay(args []string, stdout io.Writer) (o relayOptions, err error) {
 	f.SetOutput(io.Discard)
 	f.IntVar(&o.few, "few", 50_000, "`events` of the small drain: 1000 to 5000000")
 	f.IntVar(&o.many, "many", 500_000, "`events` of the large drain, more than -few and up to 5000000; 0 = no such drain")
-	f.IntVar(&o.tutorialEvents, "tutorial", 50_000, "most `events` that the tutorial relay drains, which is no faster with more: 1000 to 5000000")
+	f.IntVar(&o.tutorialEvents, "tutorial", 500_000, "most `events` that the tutorial relay drains: 1000 to 5000000")
 	f.IntVar(&o.backlog, "backlog", 1_000_000, "`events` that wait when memory is measured, more than -many and up to 20000000; 0 = do not")
 	f.IntVar(&o.seconds, "seconds", 5, "`length` of each measurement with traffic, and how long the transaction stays open: 1 to 600")
 	f.IntVar(&o.rounds, "rounds", 3, "`number` of rounds: 1 to 50")
