@@ -3,6 +3,7 @@ CREATE TABLE idempotency_keys (
     tenant_id           uuid        NOT NULL,
     client_id           uuid        NOT NULL,
     key                 text        COLLATE "C" NOT NULL CHECK (octet_length(key) BETWEEN 1 AND 255),
+    key_hash            bytea       NOT NULL CHECK (octet_length(key_hash) = 16),
     day                 date        NOT NULL DEFAULT (now() AT TIME ZONE 'utc')::date,
     fingerprint         bytea       NOT NULL CHECK (octet_length(fingerprint) = 32),
     fingerprint_version smallint    NOT NULL,
@@ -12,9 +13,10 @@ CREATE TABLE idempotency_keys (
     content_type        text        NOT NULL,
     location            text        NOT NULL,
     body                bytea       NOT NULL,
-    PRIMARY KEY (tenant_id, client_id, key, day)
+    PRIMARY KEY (key_hash, day)
 ) PARTITION BY RANGE (day);
 COMMENT ON TABLE idempotency_keys IS 'One row per key that was answered, complete with its answer, written in the transaction that did the work. A row is never updated; old days are dropped whole.';
+COMMENT ON COLUMN idempotency_keys.key_hash IS 'First 128 bits of SHA-256(tenant_id, client_id, key), by which a key is found: substr(sha256(uuid_send(tenant_id) || uuid_send(client_id) || convert_to(key, ''UTF8'')), 1, 16). An index on the three themselves would be more than twice as large, and keys are random: it has to stay in memory.';
 COMMENT ON COLUMN idempotency_keys.day IS 'UTC day of created_at by the database clock. The primary key is a backstop within one day only: what makes a key take effect once is the advisory lock that the claim holds.';
 COMMENT ON COLUMN idempotency_keys.fingerprint IS 'SHA-256 of the request as the program understood it, by the rules of fingerprint_version.';
 COMMENT ON COLUMN idempotency_keys.request_id IS 'X-Request-Id of the attempt that did the work.';

@@ -22,17 +22,17 @@ SELECT pg_try_advisory_xact_lock(h), current_setting('transaction_isolation')
 FROM unnest($1::bigint[]) WITH ORDINALITY t(h, i) ORDER BY i`
 
 // A later statement than lockKeys: its snapshot is taken when the locks are held. It goes by primary key, one nested
-// loop per key. The first live day prunes older partitions (measured: 12,900 against 5,200 look-ups per second). There is
+// loop per key. The hash finds a row; tenant, client and key say whether it is the one. The first live day prunes older partitions (measured: 12,900 against 5,200 look-ups per second). There is
 // no last day on purpose: now() is when this transaction began, and an answer of a transaction that began after midnight
 // may already stand under tomorrow.
 const lookUpKeys = `
 SELECT now(), k.fingerprint_version, k.fingerprint, k.request_id, k.created_at, k.status, k.content_type, k.location, k.body
-FROM unnest($1::uuid[], $2::uuid[], $3::text[]) WITH ORDINALITY t(tenant_id, client_id, key, i)
+FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::bytea[]) WITH ORDINALITY t(tenant_id, client_id, key, key_hash, i)
 LEFT JOIN LATERAL (
     SELECT fingerprint_version, fingerprint, request_id, created_at, status, content_type, location, body
     FROM idempotency_keys
-    WHERE tenant_id = t.tenant_id AND client_id = t.client_id AND key = t.key
-      AND day >= (now() AT TIME ZONE 'utc')::date - $4::int
+    WHERE key_hash = t.key_hash AND tenant_id = t.tenant_id AND client_id = t.client_id AND key = t.key
+      AND day >= (now() AT TIME ZONE 'utc')::date - $5::int
     LIMIT 1) k ON true
 ORDER BY i`
 
@@ -51,8 +51,10 @@ func Claim(ctx context.Context, tx pgx.Tx, rs []Request, retention time.Duration
 	locked := make([]bool, 0, len(rs))
 	found := make([]record, 0, len(rs))
 
+	s := scopesOf(rs)
+	locks := s.lockNumbers()
 	var batch pgx.Batch
-	batch.Queue(lockKeys, lockNumbers(rs)).Query(func(rows pgx.Rows) error {
+	batch.Queue(lockKeys, locks).Query(func(rows pgx.Rows) error {
 		var ok bool
 		var isolation string
 		_, err := pgx.ForEachRow(rows, []any{&ok, &isolation}, func() error {
@@ -64,7 +66,7 @@ func Claim(ctx context.Context, tx pgx.Tx, rs []Request, retention time.Duration
 		})
 		return err
 	})
-	queueLookUp(&batch, rs, retention, &found)
+	queueLookUp(&batch, s, retention, &found)
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return nil, fmt.Errorf("claim idempotency keys: %w", err)
 	}
@@ -75,17 +77,16 @@ func Claim(ctx context.Context, tx pgx.Tx, rs []Request, retention time.Duration
 		taken = make(map[int64]bool, len(rs))
 	}
 	for i, r := range rs {
-		n := lockNumber(r.TenantID, r.ClientID, r.Key)
 		switch {
 		case found[i].exists(): // done is done, whoever holds the lock now
 			answers[i] = found[i].answer(r, retention)
-		case !locked[i] || taken[n]:
+		case !locked[i] || taken[locks[i]]:
 			answers[i] = Answer{State: InProgress}
 		default:
 			answers[i] = Answer{State: New, RequestID: r.RequestID, Date: found[i].now, Expires: found[i].now.Add(retention)}
 		}
 		if taken != nil {
-			taken[n] = true
+			taken[locks[i]] = true
 		}
 	}
 	return answers, nil
@@ -122,9 +123,8 @@ func (k record) answer(r Request, retention time.Duration) Answer {
 	return a
 }
 
-func queueLookUp(batch *pgx.Batch, rs []Request, retention time.Duration, found *[]record) {
-	tenants, clients, keys := scopes(rs)
-	batch.Queue(lookUpKeys, tenants, clients, keys, liveDays(retention)).Query(func(rows pgx.Rows) error {
+func queueLookUp(batch *pgx.Batch, s scopes, retention time.Duration, found *[]record) {
+	batch.Queue(lookUpKeys, s.tenants, s.clients, s.keys, s.hashes, liveDays(retention)).Query(func(rows pgx.Rows) error {
 		var err error
 		*found, err = pgx.AppendRows(*found, rows, func(row pgx.CollectableRow) (k record, err error) {
 			return k, row.Scan(&k.now, &k.version, &k.fingerprint, &k.requestID, &k.createdAt,
@@ -148,19 +148,32 @@ func liveDays(retention time.Duration) int32 {
 	return int32((retention + day - 1) / day)
 }
 
-func lockNumbers(rs []Request) []int64 {
-	ns := make([]int64, len(rs))
-	for i, r := range rs {
-		ns[i] = lockNumber(r.TenantID, r.ClientID, r.Key)
-	}
-	return ns
+// scopes are the keys of requests as arrays for Postgres. [16]byte, not uuid.UUID: pgx would encode that by way of
+// driver.Valuer and text (measured: 2.7 µs against 0.13 µs a value).
+type scopes struct {
+	tenants, clients [][16]byte
+	keys             []string
+	hashes           [][]byte
 }
 
-// [16]byte, not uuid.UUID: pgx would encode that by way of driver.Valuer and text (measured: 2.7 µs against 0.13 µs a value).
-func scopes(rs []Request) (tenants, clients [][16]byte, keys []string) {
-	tenants, clients, keys = make([][16]byte, len(rs)), make([][16]byte, len(rs)), make([]string, len(rs))
-	for i, r := range rs {
-		tenants[i], clients[i], keys[i] = r.TenantID, r.ClientID, r.Key
+func scopesOf(rs []Request) scopes {
+	n := len(rs)
+	s := scopes{make([][16]byte, 0, n), make([][16]byte, 0, n), make([]string, 0, n), make([][]byte, 0, n)}
+	for _, r := range rs {
+		s.add(r)
 	}
-	return tenants, clients, keys
+	return s
+}
+
+func (s *scopes) add(r Request) {
+	s.tenants, s.clients = append(s.tenants, r.TenantID), append(s.clients, r.ClientID)
+	s.keys, s.hashes = append(s.keys, r.Key), append(s.hashes, hashKey(r.TenantID, r.ClientID, r.Key))
+}
+
+func (s scopes) lockNumbers() []int64 {
+	ns := make([]int64, len(s.hashes))
+	for i, h := range s.hashes {
+		ns[i] = lockNumber(h)
+	}
+	return ns
 }

@@ -27,7 +27,7 @@
 //   - REPEATABLE READ or SERIALIZABLE: the snapshot is the transaction's, which is older still (527 of 10,001). Claim
 //     refuses to work there.
 //   - In a savepoint: its rollback gives the lock back while the transaction goes on. Claim first, savepoints later.
-//   - The table without the lock: the primary key (tenant_id, client_id, key, day) stops a second row within one UTC day
+//   - The table without the lock: the primary key (key_hash, day) stops a second row within one UTC day
 //     only. At midnight both attempts store. It is a backstop, nothing more.
 //   - INSERT … ON CONFLICT as the claim waits for the holder: a hundred waiting duplicates empty the pool.
 //

@@ -181,9 +181,9 @@ func mustExec(t testing.TB, db executor, sql string, args ...any) {
 // insert writes a finished key as it would have been written at another time.
 func insert(t testing.TB, db executor, r idempotency.Request, age time.Duration) {
 	t.Helper()
-	mustExec(t, db, `INSERT INTO idempotency_keys (tenant_id, client_id, key, day, created_at, fingerprint, fingerprint_version,
+	mustExec(t, db, `INSERT INTO idempotency_keys (tenant_id, client_id, key, key_hash, day, created_at, fingerprint, fingerprint_version,
 			request_id, status, content_type, location, body)
-		SELECT $1, $2, $3, (at AT TIME ZONE 'utc')::date, at, $5, $6, 'before', 201, 'text/plain', '', 'before'
+		SELECT $1, $2, $3, substr(sha256(uuid_send($1) || uuid_send($2) || convert_to($3, 'UTF8')), 1, 16), (at AT TIME ZONE 'utc')::date, at, $5, $6, 'before', 201, 'text/plain', '', 'before'
 		FROM (SELECT now() - $4::interval) t(at)`,
 		r.TenantID, r.ClientID, r.Key, age, r.Fingerprint.Sum[:], r.Fingerprint.Version)
 }

@@ -127,11 +127,17 @@ func NewFingerprint(tenant uuid.UUID, method, route string, params []string, com
 	return Fingerprint{Version: FingerprintVersion, Sum: [sha256.Size]byte(h.Sum(nil))}
 }
 
-// lockNumber is what the advisory lock of a key is taken on: the first 64 bits of SHA-256(tenant, client, key). Tenant
-// and client have a fixed length, so no other scope and key concatenate to the same bytes.
-func lockNumber(tenant, client uuid.UUID, key string) int64 {
+// hashKey is what a key is found by: the first 128 bits of SHA-256(tenant, client, key). Tenant and client have a fixed
+// length, so no other scope and key concatenate to the same bytes.
+func hashKey(tenant, client uuid.UUID, key string) []byte {
 	b := make([]byte, 0, 32+MaxKeyLength)
 	b = append(append(append(b, tenant[:]...), client[:]...), key...)
 	sum := sha256.Sum256(b)
-	return int64(binary.BigEndian.Uint64(sum[:8])) // the bits matter, not the number
+	return sum[:16]
+}
+
+// lockNumber is what the advisory lock of a key is taken on: the first 64 bits of its hash. Two keys that share them
+// cannot be worked on at the same moment, and nothing else.
+func lockNumber(keyHash []byte) int64 {
+	return int64(binary.BigEndian.Uint64(keyHash)) // the bits matter, not the number
 }

@@ -32,8 +32,8 @@ func TestManyRowsInTheDefaultPartitionAreLeftToAnOperator(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	dropDay(t, d.owner, 3)
-	insert := `INSERT INTO idempotency_keys (tenant_id, client_id, key, day, fingerprint, fingerprint_version, request_id, status, content_type, location, body)
-		SELECT gen_random_uuid(), gen_random_uuid(), i::text, (now() AT TIME ZONE 'utc')::date + 3, sha256('')::bytea, 1, '', 201, '', '', ''
+	insert := `INSERT INTO idempotency_keys (tenant_id, client_id, key, key_hash, day, fingerprint, fingerprint_version, request_id, status, content_type, location, body)
+		SELECT gen_random_uuid(), gen_random_uuid(), i::text, substr(sha256(i::text::bytea), 1, 16), (now() AT TIME ZONE 'utc')::date + 3, sha256('')::bytea, 1, '', 201, '', '', ''
 		FROM generate_series(1, 3) i`
 	if _, err := d.owner.Exec(t.Context(), insert); err != nil {
 		t.Fatal(err)

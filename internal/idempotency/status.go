@@ -26,9 +26,10 @@ func Peek(ctx context.Context, tx pgx.Tx, r Request, retention time.Duration) (A
 	retention = orDefault(retention)
 	var locked bool
 	var found []record
+	s := scopesOf([]Request{r})
 	var batch pgx.Batch
-	batch.Queue(keyLocked, lockNumber(r.TenantID, r.ClientID, r.Key)).QueryRow(func(row pgx.Row) error { return row.Scan(&locked) })
-	queueLookUp(&batch, []Request{r}, retention, &found)
+	batch.Queue(keyLocked, s.lockNumbers()[0]).QueryRow(func(row pgx.Row) error { return row.Scan(&locked) })
+	queueLookUp(&batch, s, retention, &found)
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return Answer{}, fmt.Errorf("look at idempotency key: %w", err)
 	}

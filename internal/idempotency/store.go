@@ -10,17 +10,17 @@ import (
 // The row is written once, complete; day and created_at are the database's. A duplicate key (23505) can only mean that
 // somebody wrote the table without the lock: the transaction rolls back and claims again.
 const storeResponses = `
-INSERT INTO idempotency_keys (tenant_id, client_id, key, fingerprint_version, fingerprint, request_id, status, content_type, location, body)
-SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::smallint[], $5::bytea[], $6::text[], $7::smallint[], $8::text[], $9::text[], $10::bytea[])`
+INSERT INTO idempotency_keys (tenant_id, client_id, key, key_hash, fingerprint_version, fingerprint, request_id, status, content_type, location, body)
+SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::bytea[], $5::smallint[], $6::bytea[], $7::text[], $8::smallint[], $9::text[], $10::text[], $11::bytea[])`
 
 // Store keeps the responses of those answers that are New, in the transaction that claimed them. The caller has filled
 // in their Response; after COMMIT, and not before, it may send them. It costs one statement.
 func Store(ctx context.Context, tx pgx.Tx, rs []Request, as []Answer) error {
 	var (
-		tenants, clients                              [][16]byte
-		keys, requestIDs, contentTypes, locationsList []string
-		versions, statuses                            []int16
-		fingerprints, bodies                          [][]byte
+		stored                                  scopes
+		requestIDs, contentTypes, locationsList []string
+		versions, statuses                      []int16
+		fingerprints, bodies                    [][]byte
 	)
 	for i, a := range as {
 		if a.State != New {
@@ -30,7 +30,7 @@ func Store(ctx context.Context, tx pgx.Tx, rs []Request, as []Answer) error {
 			return fmt.Errorf("store responses: status %d of key %d cannot be stored: roll back instead", s, i)
 		}
 		r := rs[i]
-		tenants, clients, keys = append(tenants, r.TenantID), append(clients, r.ClientID), append(keys, r.Key)
+		stored.add(r)
 		versions, fingerprints = append(versions, r.Fingerprint.Version), append(fingerprints, r.Fingerprint.Sum[:])
 		requestIDs = append(requestIDs, r.RequestID)
 		statuses = append(statuses, int16(a.Response.Status)) // 200 to 499, checked above
@@ -41,11 +41,11 @@ func Store(ctx context.Context, tx pgx.Tx, rs []Request, as []Answer) error {
 		}
 		bodies = append(bodies, body)
 	}
-	if len(keys) == 0 {
+	if len(stored.keys) == 0 {
 		return nil
 	}
-	if _, err := tx.Exec(ctx, storeResponses, tenants, clients, keys, versions, fingerprints, requestIDs, statuses,
-		contentTypes, locationsList, bodies); err != nil {
+	if _, err := tx.Exec(ctx, storeResponses, stored.tenants, stored.clients, stored.keys, stored.hashes, versions, fingerprints, requestIDs,
+		statuses, contentTypes, locationsList, bodies); err != nil {
 		return fmt.Errorf("store responses: %w", err)
 	}
 	return nil

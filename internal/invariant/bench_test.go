@@ -40,8 +40,8 @@ var million = []string{
 		WHERE status = 'completed' AND $1::uuid <> $2::uuid WINDOW w AS (PARTITION BY account_id ORDER BY amount_minor = 1000000 DESC, id, amount)`,
 	`UPDATE accounts a SET balance_minor = e.s, entry_count = e.n FROM (SELECT account_id, sum(amount_minor) s, count(*) n FROM ledger_entries GROUP BY 1) e
 		WHERE e.account_id = a.id AND $1::uuid <> $2::uuid`,
-	`INSERT INTO idempotency_keys (tenant_id, client_id, key, fingerprint, fingerprint_version, request_id, status, content_type, location, body)
-		SELECT tenant_id, client_id, idempotency_key, fingerprint, 1, request_id, CASE status WHEN 'completed' THEN 201 ELSE 402 END, 'application/json',
+	`INSERT INTO idempotency_keys (tenant_id, client_id, key, key_hash, fingerprint, fingerprint_version, request_id, status, content_type, location, body)
+		SELECT tenant_id, client_id, idempotency_key, substr(sha256(uuid_send(tenant_id) || uuid_send(client_id) || convert_to(idempotency_key, 'UTF8')), 1, 16), fingerprint, 1, request_id, CASE status WHEN 'completed' THEN 201 ELSE 402 END, 'application/json',
 			'/v1/payments/' || id, convert_to(format('{"id":"%s","status":"%s","amount_minor":%s,"currency":"USD","source_account":"%s","destination_account":"%s",' ||
 			'"description":"","metadata":{},"client_reference":"","processed_at":"%s"}', id, status, amount_minor, source_account, destination_account,
 			to_char(processed_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')), 'UTF8')

@@ -134,7 +134,7 @@ var defects = map[string]defect{
 		w.exec(t, `DELETE FROM idempotency_keys WHERE key = $1`, again.Key)
 	}},
 	"a key was answered twice, before midnight and after": {line: invariant.KeysTwice, after: func(t *testing.T, w *world) {
-		w.exec(t, `INSERT INTO idempotency_keys SELECT tenant_id, client_id, key, day - 1, fingerprint, fingerprint_version, request_id,
+		w.exec(t, `INSERT INTO idempotency_keys SELECT tenant_id, client_id, key, key_hash, day - 1, fingerprint, fingerprint_version, request_id,
 			created_at - interval '23 hours', status, content_type, location, body FROM idempotency_keys WHERE location LIKE '%/accounts/%' LIMIT 1`)
 	}},
 	"a payment has no stored answer": {line: invariant.AnswersMissing, after: func(t *testing.T, w *world) {
@@ -157,7 +157,7 @@ var defects = map[string]defect{
 		w.exec(t, `UPDATE idempotency_keys k SET body = o.body, location = o.location FROM idempotency_keys o WHERE k.key = $1 AND o.location LIKE '%/accounts/%'`, paid.Key)
 	}},
 	"an answer tells of a payment that is not there": {line: invariant.AnswersMissing, after: func(t *testing.T, w *world) {
-		w.exec(t, `INSERT INTO idempotency_keys SELECT tenant_id, client_id, 'invented', day, fingerprint, fingerprint_version, request_id,
+		w.exec(t, `INSERT INTO idempotency_keys SELECT tenant_id, client_id, 'invented', substr(sha256('invented'), 1, 16), day, fingerprint, fingerprint_version, request_id,
 			created_at, status, content_type, location, body FROM idempotency_keys WHERE key = $1`, w.history[0].Key)
 	}},
 	"a payment has no event": {line: invariant.EventsMissing, before: func(t *testing.T, w *world) {

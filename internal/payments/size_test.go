@@ -21,8 +21,7 @@ import (
 //	go test -run '^$' -bench BytesOnDisk -benchtime 200000x ./internal/payments
 //
 // The number of payments is the benchtime; below some ten thousand it is the pages that are only begun that are measured.
-// Every request is a batch of one, under a random UUID, as most clients choose their keys: the order in which keys come
-// decides how full the pages of their index are. The log is the whole server's: let nothing else run on it.
+// Every request is a batch of one, under a random UUID, as most clients choose their keys. The log is the whole server's: let nothing else run on it.
 func BenchmarkBytesOnDiskPerPayment(b *testing.B) {
 	bank, accounts := newFundedBank(b, 1000)
 	before := measureSizes(b, bank.owner)

@@ -38,8 +38,8 @@ INSERT INTO accounts (id, tenant_id, kind, currency, balance_minor, entry_count)
 SELECT md5('account ' || n)::uuid, $1, 'customer', 'USD', 1000000, $2 FROM generate_series(1, $3) n`
 
 	fillKeys = `
-INSERT INTO idempotency_keys (tenant_id, client_id, key, day, fingerprint_version, fingerprint, request_id, status, content_type, location, body)
-SELECT $1, $2, lpad(n::text, 12, '0'), (now() AT TIME ZONE 'utc')::date - (n * 7 / ($3 + 1))::int, 1,
+INSERT INTO idempotency_keys (tenant_id, client_id, key, key_hash, day, fingerprint_version, fingerprint, request_id, status, content_type, location, body)
+SELECT $1, $2, lpad(n::text, 12, '0'), substr(sha256(uuid_send($1) || uuid_send($2) || lpad(n::text, 12, '0')::bytea), 1, 16), (now() AT TIME ZONE 'utc')::date - (n * 7 / ($3 + 1))::int, 1,
   '\x0000000000000000000000000000000000000000000000000000000000000000', 'r', 201, 'application/json', '', '{}'
 FROM generate_series(1, $3::bigint) n`
 

@@ -7,8 +7,8 @@ import (
 )
 
 // Keys and payments in the numbers of busy days, made by SQL, so that the books balance: the keys are of the days that are kept, today and three
-// more, and of requests that were refused without a payment, the payments are declined ones, which have no entries, of a month ago, when keys and events were others. Keys are random, and inserted
-// in their order, so that their index is built from left to right.
+// more, and of requests that were refused without a payment, the payments are declined ones, which have no entries, of a month ago, when keys and events were others. Keys are random, so
+// their index is as full as one that grew day by day.
 const client = `(SELECT c.id, c.tenant_id FROM clients c JOIN tenants t ON t.id = c.tenant_id WHERE t.name = '` + tenant + `') c`
 
 const makeDays = `
@@ -20,11 +20,11 @@ DO $$ DECLARE d date; BEGIN
 END $$`
 
 const storeKeys = `
-INSERT INTO idempotency_keys (tenant_id, client_id, key, day, fingerprint_version, fingerprint, request_id, status, content_type, location, body)
-SELECT c.tenant_id, c.id, k.key, (now() AT TIME ZONE 'utc')::date - k.age, 1, sha256(k.key::bytea), k.key, 422, 'application/problem+json', '',
+INSERT INTO idempotency_keys (tenant_id, client_id, key, key_hash, day, fingerprint_version, fingerprint, request_id, status, content_type, location, body)
+SELECT c.tenant_id, c.id, k.key, substr(sha256(uuid_send(c.tenant_id) || uuid_send(c.id) || k.key::bytea), 1, 16), (now() AT TIME ZONE 'utc')::date - k.age, 1, sha256(k.key::bytea), k.key, 422, 'application/problem+json', '',
   convert_to('{"type":"unknown-account","title":"Unknown account","status":422,"detail":"There is no account ' || k.key ||
     '. No money moved.","instance":"/api/v1/payments","code":"unknown-account","retry":"new-key","padding":"' || repeat(k.key, 4) || '"}', 'UTF8')
-FROM ` + client + `, (SELECT gen_random_uuid()::text AS key, (n % 4)::int AS age FROM generate_series(1, $1) n ORDER BY 1) k`
+FROM ` + client + `, (SELECT gen_random_uuid()::text AS key, (n % 4)::int AS age FROM generate_series(1, $1) n) k`
 
 const storePayments = `
 INSERT INTO payments (id, tenant_id, status, decline_code, version, amount_minor, currency, source_account, destination_account, description, metadata,
