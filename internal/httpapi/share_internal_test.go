@@ -123,14 +123,23 @@ func TestOfATenantsRefusedRequestsOneLooksAtATimeAndTheOthersWaitForAWhile(t *te
 			other()
 		}
 		first()
+		<-time.After(lookPause - 1)
+		synctest.Wait()
+		if len(second) > 0 {
+			t.Fatal("the next one looks at once")
+		}
+		<-time.After(1)
 		synctest.Wait()
 		if len(second) != 1 {
 			t.Fatal("the next one has no turn")
 		}
+		began = time.Now()
 		if third := turns.take(t.Context(), flooder); third != nil || time.Since(began) != lookPatience {
 			t.Errorf("one that nobody made room for waited %s", time.Since(began))
 		}
 		(<-second)()
+		<-time.After(lookPause)
+		synctest.Wait()
 		if len(turns.of) > 0 {
 			t.Errorf("%d tenants are kept", len(turns.of))
 		}

@@ -9,12 +9,13 @@ import (
 )
 
 const (
-	looksAtATime = 1           // of a tenant's requests beyond its share or rate, in the database
-	lookPatience = time.Second // how long such a request waits for its turn
+	looksAtATime = 1                     // of a tenant's requests beyond its share or rate, in the database
+	lookPause    = 10 * time.Millisecond // from the end of a look to the tenant's next: a hundred a second are no load
+	lookPatience = time.Second           // how long such a request waits for its turn
 )
 
-// turns bounds how many of a tenant's requests that are refused unless their key is finished look at it at a time. The others wait,
-// first come, first served: a tenant that floods slows itself down, and not the database for everybody.
+// turns bounds how many of a tenant's requests that are refused unless their key is finished look at it at a time, and how often. The others
+// wait, first come, first served: a tenant that floods slows itself down, and not the database for everybody.
 type turns struct {
 	mu sync.Mutex
 	of map[uuid.UUID]*turn // tenants with requests that look or wait, no others
@@ -35,8 +36,10 @@ func (t *turns) take(ctx context.Context, tenant uuid.UUID) (done func()) {
 	select {
 	case mine.looking <- struct{}{}:
 		return func() {
-			<-mine.looking
-			t.leave(tenant, mine)
+			time.AfterFunc(lookPause, func() {
+				<-mine.looking
+				t.leave(tenant, mine)
+			})
 		}
 	case <-ctx.Done():
 		t.leave(tenant, mine)
