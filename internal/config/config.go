@@ -30,7 +30,7 @@ type API struct {
 	HTTPAddr      string        `env:"HTTP_ADDR" default:":8080" check:"listen" help:"where clients connect"`
 	AdminAddr     string        `env:"ADMIN_ADDR" default:"127.0.0.1:9090" check:"listen" help:"where metrics and pprof are served; keep it private"`
 	GroupCommit   string        `env:"GROUP_COMMIT" default:"on" oneof:"on off" help:"on: what waits while all committers are busy is committed together; off: a transaction for each request"`
-	Committers    int           `env:"COMMITTERS" default:"4" min:"1" max:"64" help:"transactions at the same time with GROUP_COMMIT=on"`
+	Committers    int           `env:"COMMITTERS" default:"2" min:"1" max:"64" help:"transactions at the same time with GROUP_COMMIT=on: about as many as Postgres has processors"`
 	BatchMax      int           `env:"BATCH_MAX" default:"100" min:"1" max:"1000" help:"most requests in one transaction"`
 	QueueMax      int           `env:"QUEUE_MAX" default:"1000" min:"1" max:"100000" help:"most requests that wait for a transaction; more are answered 503 at once"`
 	TenantMax     int           `env:"TENANT_MAX" default:"300" min:"1" max:"100000" help:"most requests of a tenant that each instance works on at a time; more are answered 429, replays aside"`

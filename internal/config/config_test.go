@@ -30,7 +30,7 @@ func TestEverythingButTheRequiredHasADefault(t *testing.T) {
 	}
 	wantAPI := config.API{
 		DatabaseURL: url, DatabaseReadURL: url, DatabasePool: 16, ReadPool: 8, HTTPAddr: ":8080", AdminAddr: "127.0.0.1:9090", LogKeys: "hashed",
-		GroupCommit: "on", Committers: 4, BatchMax: 100, QueueMax: 1000, TenantMax: 300,
+		GroupCommit: "on", Committers: 2, BatchMax: 100, QueueMax: 1000, TenantMax: 300,
 		Keys: config.Keys{IdempotencyRetention: 72 * time.Hour}, Log: config.Log{LogLevel: slog.LevelInfo, LogFormat: "json"},
 	}
 	if diff := cmp.Diff(wantAPI, api); diff != "" {

@@ -43,7 +43,7 @@ type Group[T, R any] struct {
 
 // Options of a Group. The zero value is good; a number out of its range is a programming error.
 type Options struct {
-	Committers int              // batches that are committed at the same time, up to 1,000; zero: 4
+	Committers int              // batches that are committed at the same time, up to 1,000; zero: 2
 	Most       int              // items of a batch, up to 10,000; zero: 100
 	Queue      int              // items that may wait, up to 1,000,000; zero: 1,000
 	Timeout    time.Duration    // of the context that commit gets, up to an hour; zero: 8 s
@@ -102,7 +102,7 @@ func New[T, R any](commit func(context.Context, []T) ([]R, error), o Options) *G
 	if commit == nil {
 		panic("groupcommit: commit is nil")
 	}
-	o.Committers = within("Committers", o.Committers, 1000, 4)
+	o.Committers = within("Committers", o.Committers, 1000, 2)
 	o.Most = within("Most", o.Most, 10_000, 100)
 	o.Queue = within("Queue", o.Queue, 1_000_000, 1000)
 	o.Timeout = within("Timeout", o.Timeout, time.Hour, 8*time.Second)

@@ -184,14 +184,14 @@ func TestAZeroOptionHasItsStandard(t *testing.T) {
 	s := &store{}
 	promise(t, s, groupcommit.Options{}, func(t *testing.T, g *groupcommit.Group[int, int]) {
 		var all []int
-		for n := range 4 + 1000 + 1 {
+		for n := range 2 + 1000 + 1 {
 			all = append(all, n)
 		}
 		a := send(t.Context(), g, all...)
-		a.want(t, nil, all[:1004]...)
-		a.want(t, groupcommit.ErrOverloaded, 1004)
-		if s.peak != 4 || len(s.calls[4]) != 100 || len(s.calls) != 4+10 {
-			t.Errorf("%d batches at the same time, of %d items", s.peak, len(s.calls[4]))
+		a.want(t, nil, all[:1002]...)
+		a.want(t, groupcommit.ErrOverloaded, 1002)
+		if s.peak != 2 || len(s.calls[2]) != 100 || len(s.calls) != 2+10 {
+			t.Errorf("%d batches at the same time, of %d items", s.peak, len(s.calls[2]))
 		}
 	})
 }
@@ -467,8 +467,8 @@ func TestEveryCallOfCommitIsTold(t *testing.T) {
 func TestAnOptionOutOfItsRangeIsRefusedInOneLine(t *testing.T) {
 	t.Parallel()
 	for want, o := range map[string]groupcommit.Options{
-		"groupcommit: Committers is -1, must be up to 1000, or zero for 4":                   {Committers: -1},
-		"groupcommit: Committers is 1001, must be up to 1000, or zero for 4":                 {Committers: 1001},
+		"groupcommit: Committers is -1, must be up to 1000, or zero for 2":                   {Committers: -1},
+		"groupcommit: Committers is 1001, must be up to 1000, or zero for 2":                 {Committers: 1001},
 		"groupcommit: Most is -100, must be up to 10000, or zero for 100":                    {Most: -100},
 		"groupcommit: Most is 1099511627776, must be up to 10000, or zero for 100":           {Most: 1 << 40},
 		"groupcommit: Queue is -1, must be up to 1000000, or zero for 1000":                  {Queue: -1},
