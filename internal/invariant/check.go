@@ -220,8 +220,11 @@ var queries = []query{
 
 func (q query) run(ctx context.Context, tx pgx.Tx) (Line, error) {
 	line := Line{Name: q.name}
-	err := tx.QueryRow(ctx, `WITH wrong (id) AS MATERIALIZED (`+q.wrong+`)
-SELECT (SELECT count(*) FROM wrong), (`+q.of+`), ARRAY(SELECT id FROM wrong LIMIT `+strconv.Itoa(mostExamples)+`)`).
-		Scan(&line.Wrong, &line.Of, &line.Examples)
+	err := tx.QueryRow(ctx, q.sql()).Scan(&line.Wrong, &line.Of, &line.Examples)
 	return line, err
+}
+
+func (q query) sql() string {
+	return `WITH wrong (id) AS MATERIALIZED (` + q.wrong + `)
+SELECT (SELECT count(*) FROM wrong), (` + q.of + `), ARRAY(SELECT id FROM wrong LIMIT ` + strconv.Itoa(mostExamples) + `)`
 }

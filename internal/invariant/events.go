@@ -24,7 +24,10 @@ UNION ALL
 SELECT format('event %s', o.event_id)
 FROM outbox_events o
 WHERE o.aggregate_type = 'payments' AND NOT EXISTS (SELECT FROM payments p WHERE p.id::text = o.aggregate_id)
-   OR o.aggregate_type = 'accounts' AND NOT EXISTS (SELECT FROM accounts a WHERE a.id::text = o.aggregate_id)`
+UNION ALL
+SELECT format('event %s', o.event_id)
+FROM outbox_events o
+WHERE o.aggregate_type = 'accounts' AND NOT EXISTS (SELECT FROM accounts a WHERE a.id::text = o.aggregate_id)`
 
 // A minute of grace wherever topics have deleted: a transaction may have been open, and its events sent later than younger ones.
 const outboxSince = `SELECT count(*) FROM outbox_events WHERE created_at >= (SELECT topics_since + interval '1 minute' FROM bounds)`
