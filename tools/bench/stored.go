@@ -52,15 +52,16 @@ func (b *bench) measureStored(ctx context.Context) error {
 	on := setup{group: true, database: &full}
 	err = b.session(ctx, on, func(large *session) error {
 		on.database = nil
-		return b.session(ctx, on, func(none *session) error {
+		err := b.session(ctx, on, func(none *session) error {
 			for range b.rounds {
 				if err := b.compareStored(ctx, large, none); err != nil {
 					return err
 				}
 			}
-			b.say("checking the books of the empty database")
 			return nil
 		})
+		b.say("checking the books of %d payments and more; this takes minutes", b.stored)
+		return err
 	})
 	if err != nil {
 		return fmt.Errorf("with %d keys stored: %w", b.stored, err)
