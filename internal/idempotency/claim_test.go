@@ -184,6 +184,33 @@ func TestAKeyLivesAsLongAsItsRetentionAndNotMuchLonger(t *testing.T) {
 	}
 }
 
+func TestOfTwoAnswersThatARaisedRetentionMakesVisibleTheYoungerCounts(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	for _, ages := range [][]time.Duration{{72 * time.Hour, 0}, {0, 72 * time.Hour}} {
+		r, tx := newRequest(), begin(t, d.owner)
+		for _, age := range ages {
+			insert(t, tx, r, age)
+		}
+		a := claim(t, tx, r)[0]
+		wantState(t, a, idempotency.Replay)
+		if age := time.Since(a.Date); age > time.Hour {
+			t.Errorf("the answer of %s ago is replayed", age)
+		}
+	}
+}
+
+func TestAHashOnlyFindsAndTenantClientAndKeyDecide(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	for column, value := range map[string]string{"tenant_id": uuid.NewString(), "client_id": uuid.NewString(), "key": "another"} {
+		r, tx := newRequest(), begin(t, d.owner)
+		insert(t, tx, r, 0)
+		mustExec(t, tx, `UPDATE idempotency_keys SET `+column+` = $1 WHERE key = $2`, value, r.Key)
+		wantState(t, claim(t, tx, r)[0], idempotency.New)
+	}
+}
+
 func TestABatchIsAnsweredInOrderAndOfTwoEqualKeysTheSecondIsInProgress(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)

@@ -25,20 +25,21 @@ SELECT EXISTS (
 func Peek(ctx context.Context, tx pgx.Tx, r Request, retention time.Duration) (Answer, error) {
 	retention = orDefault(retention)
 	var locked bool
-	var found []record
+	found := records{}
 	s := scopesOf([]Request{r})
 	var batch pgx.Batch
 	batch.Queue(keyLocked, s.lockNumbers()[0]).QueryRow(func(row pgx.Row) error { return row.Scan(&locked) })
-	queueLookUp(&batch, s, retention, &found)
+	queueLookUp(&batch, s.hashes, retention, found)
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return Answer{}, fmt.Errorf("look at idempotency key: %w", err)
 	}
+	k := found.of(r, s.hashes[0])
 	switch {
-	case found[0].exists():
+	case k != nil:
 		if r.Fingerprint == (Fingerprint{}) {
-			r.Fingerprint = Fingerprint{*found[0].version, [32]byte(found[0].fingerprint)}
+			r.Fingerprint = Fingerprint{k.version, [32]byte(k.fingerprint)}
 		}
-		return found[0].answer(r, retention), nil
+		return k.answer(r, retention), nil
 	case locked:
 		return Answer{State: InProgress}, nil
 	}

@@ -16,8 +16,14 @@ func most(table string) float64 {
 }
 
 // pages is how many pages a scan may look at: the way down the index and the row's own page for each row and each look-up, and some
-// to spare for what is dead or not on the page where it was expected.
-func pages(n node) float64 { return 50 + 6*(n.read()+n.Loops) }
+// to spare for what is dead or not on the page where it was expected. An array is as many look-ups as it has members: 100 keys at most.
+func pages(n node) float64 {
+	lookUps := n.Loops
+	if strings.Contains(n.Cond, "= ANY") {
+		lookUps *= 100
+	}
+	return 50 + 6*(n.read()+lookUps)
+}
 
 // big tables are those that grow with every payment, account or event.
 func big(table string) bool {
