@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 )
 
@@ -37,42 +38,53 @@ FROM ` + client + `,
   LATERAL (SELECT array_agg(id ORDER BY md5(id::text)) AS ids, count(*)::int AS many FROM accounts WHERE kind = 'customer' AND tenant_id = c.tenant_id) a,
   (SELECT now() - interval '30 days' AS past) t, generate_series(1, $1) n`
 
-// measureStored compares a database that holds many keys and payments with one that holds none. Both have an API, and load by turns, so that
-// what is compared lies seconds apart.
+// measureStored compares a database that holds many keys, and then many payments as well, with one that holds none.
 func (b *bench) measureStored(ctx context.Context) error {
 	full, err := b.server.fresh(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = b.server.release(context.WithoutCancel(ctx), full) }() // the server's directory goes with it
-	b.say("storing %d keys and payments; this takes minutes", b.stored)
-	if err := b.fill(ctx, full); err != nil {
-		return err
+	for _, what := range []struct {
+		name, ratio string
+		fill        []string
+	}{
+		{"keys", "stored", []string{makeDays, storeKeys}},
+		{"keys and payments", "stored_payments", []string{storePayments}},
+	} {
+		b.say("storing %d %s; this takes minutes", b.stored, what.name)
+		if err := b.fill(ctx, full, what.fill); err != nil {
+			return err
+		}
+		if err := b.byTurns(ctx, full, what.name, what.ratio); err != nil {
+			return fmt.Errorf("with %d %s stored: %w", b.stored, what.name, err)
+		}
 	}
+	return nil
+}
+
+// byTurns has an API on either database, and asks now the one and now the other, so that what is compared lies seconds apart.
+func (b *bench) byTurns(ctx context.Context, full database, what, figure string) error {
 	on := setup{group: true, database: &full}
-	err = b.session(ctx, on, func(large *session) error {
+	return b.session(ctx, on, func(large *session) error {
 		on.database = nil
 		err := b.session(ctx, on, func(none *session) error {
 			for range b.rounds {
-				if err := b.compareStored(ctx, large, none); err != nil {
+				if err := b.compareStored(ctx, large, none, what, figure); err != nil {
 					return err
 				}
 			}
 			return nil
 		})
-		b.say("checking the books of %d payments and more; this takes minutes", b.stored)
+		b.say("checking the books of the large database; this takes minutes")
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("with %d keys stored: %w", b.stored, err)
-	}
-	return nil
 }
 
 // compareStored is a round of three windows each. After a checkpoint the first change of a page writes the whole of it to the log. That is a matter of
 // minutes in the life of a server, so the large database, where nearly every payment meets such pages, is warmed up for longer; the next
 // checkpoint is the next round's.
-func (b *bench) compareStored(ctx context.Context, large, none *session) error {
+func (b *bench) compareStored(ctx context.Context, large, none *session, what, figure string) error {
 	if err := b.server.execute(ctx, b.server.admin(), `CHECKPOINT`); err != nil {
 		return err
 	}
@@ -87,34 +99,30 @@ func (b *bench) compareStored(ctx context.Context, large, none *session) error {
 		if err != nil {
 			return err
 		}
-		b.say("with %d keys stored %.0f payments/s (log %.0f B, Postgres %.0f µs each), with none %.0f (%.0f B, %.0f µs)", b.stored,
+		b.say("with %d %s stored %.0f payments/s (log %.0f B, Postgres %.0f µs each), with none %.0f (%.0f B, %.0f µs)", b.stored, what,
 			many.perSecond, many.wal, many.dbTime, few.perSecond, few.wal, few.dbTime)
-		b.figures.add("stored_per_s", many.perSecond)
-		b.figures.add("stored_none_per_s", few.perSecond)
-		b.figures.add("stored_ratio", many.perSecond/few.perSecond)
+		b.figures.add(figure+"_per_s", many.perSecond)
+		b.figures.add(figure+"_none_per_s", few.perSecond)
+		b.figures.add(figure+"_ratio", many.perSecond/few.perSecond)
 	}
 	return nil
 }
 
-func (b *bench) fill(ctx context.Context, d database) error {
+func (b *bench) fill(ctx context.Context, d database, statements []string) error {
 	conn, err := connect(ctx, d.owner)
 	if err != nil {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	if _, err := conn.Exec(ctx, `SET synchronous_commit = off; SET work_mem = '512MB'; SET maintenance_work_mem = '512MB'`); err != nil {
-		return fmt.Errorf("store keys: %w", err)
+		return fmt.Errorf("store keys and payments: %w", err)
 	}
-	if _, err := conn.Exec(ctx, makeDays); err != nil {
-		return fmt.Errorf("make days: %w", err)
-	}
-	for _, sql := range []string{storeKeys, storePayments} {
-		if _, err := conn.Exec(ctx, sql, b.stored); err != nil {
-			return fmt.Errorf("store keys and payments: %w", err)
+	for _, sql := range append(statements, `VACUUM ANALYZE`) {
+		var args []any
+		if strings.Contains(sql, "$1") {
+			args = append(args, b.stored)
 		}
-	}
-	for _, sql := range []string{`VACUUM ANALYZE`, `CHECKPOINT`} {
-		if _, err := conn.Exec(ctx, sql); err != nil {
+		if _, err := conn.Exec(ctx, sql, args...); err != nil {
 			return fmt.Errorf("store keys and payments: %w", err)
 		}
 	}
