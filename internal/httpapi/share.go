@@ -17,6 +17,9 @@ const (
 	// crowded is how many requests of a tenant are with the committers at a time while other tenants send as well. They are committed in
 	// the order in which they came, so whoever comes next waits for about as many.
 	crowded = 32
+	// left is how few of these must be left before the next are let through. So they come in waves, one batch each, and keep one committer
+	// busy rather than all.
+	left = crowded / 8
 	// company is how long after its last request a tenant counts as there.
 	company = 10 * time.Second
 )
@@ -119,6 +122,9 @@ func (s *shares) giveBack(tenant uuid.UUID) {
 
 func (s *shares) done(tenant uuid.UUID, mine *share) {
 	mine.committing--
+	if mine.committing > left && s.width() < s.most {
+		return
+	}
 	for len(mine.waiting) > 0 && mine.committing < s.width() {
 		close(mine.waiting[0])
 		mine.waiting = mine.waiting[1:]
