@@ -159,9 +159,7 @@ func TestAnEventThatIsTooLargeForItsTopicIsADeadLetterUntilItIsDecidedOn(t *test
 						t.Errorf("of the parked aggregate arrived: %v", things.got["b"])
 					}
 					if once {
-						if diff := cmp.Diff(b[:1], things.got["b"]); diff != "" {
-							t.Errorf("events of the parked aggregate (-want +got):\n%s", diff)
-						}
+						things.waitFor(t, "b", b[0]) // of another partition than a: it may come later
 					}
 
 					var err error
