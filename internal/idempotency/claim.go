@@ -42,8 +42,8 @@ func Claim(ctx context.Context, tx pgx.Tx, rs []Request, retention time.Duration
 			return nil, fmt.Errorf("claim idempotency keys: request %d has no fingerprint", i)
 		}
 	}
-	s := scopesOf(rs)
-	locks := s.lockNumbers()
+	hashes := hashesOf(rs)
+	locks := lockNumbers(hashes)
 	locked := make([]bool, 0, len(rs))
 	var now time.Time
 	found := records{}
@@ -61,7 +61,7 @@ func Claim(ctx context.Context, tx pgx.Tx, rs []Request, retention time.Duration
 		})
 		return err
 	})
-	queueLookUp(&batch, s.hashes, retention, found)
+	queueLookUp(&batch, hashes, retention, found)
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return nil, fmt.Errorf("claim idempotency keys: %w", err)
 	}
@@ -72,7 +72,7 @@ func Claim(ctx context.Context, tx pgx.Tx, rs []Request, retention time.Duration
 		taken = make(map[int64]bool, len(rs))
 	}
 	for i, r := range rs {
-		k := found.of(r, s.hashes[i])
+		k := found.of(r, hashes[i])
 		switch {
 		case k != nil: // done is done, whoever holds the lock now
 			answers[i] = k.answer(r, retention)
@@ -161,31 +161,17 @@ func liveDays(retention time.Duration) int32 {
 	return int32((retention + day - 1) / day)
 }
 
-// scopes are the keys of requests as arrays for Postgres. [16]byte, not uuid.UUID: pgx would encode that by way of
-// driver.Valuer and text (measured: 2.7 µs against 0.13 µs a value).
-type scopes struct {
-	tenants, clients [][16]byte
-	keys             []string
-	hashes           [][]byte
-}
-
-func scopesOf(rs []Request) scopes {
-	n := len(rs)
-	s := scopes{make([][16]byte, 0, n), make([][16]byte, 0, n), make([]string, 0, n), make([][]byte, 0, n)}
-	for _, r := range rs {
-		s.add(r)
+func hashesOf(rs []Request) [][]byte {
+	hashes := make([][]byte, len(rs))
+	for i, r := range rs {
+		hashes[i] = hashKey(r.TenantID, r.ClientID, r.Key)
 	}
-	return s
+	return hashes
 }
 
-func (s *scopes) add(r Request) {
-	s.tenants, s.clients = append(s.tenants, r.TenantID), append(s.clients, r.ClientID)
-	s.keys, s.hashes = append(s.keys, r.Key), append(s.hashes, hashKey(r.TenantID, r.ClientID, r.Key))
-}
-
-func (s scopes) lockNumbers() []int64 {
-	ns := make([]int64, len(s.hashes))
-	for i, h := range s.hashes {
+func lockNumbers(hashes [][]byte) []int64 {
+	ns := make([]int64, len(hashes))
+	for i, h := range hashes {
 		ns[i] = lockNumber(h)
 	}
 	return ns

@@ -26,14 +26,14 @@ func Peek(ctx context.Context, tx pgx.Tx, r Request, retention time.Duration) (A
 	retention = orDefault(retention)
 	var locked bool
 	found := records{}
-	s := scopesOf([]Request{r})
+	hash := hashKey(r.TenantID, r.ClientID, r.Key)
 	var batch pgx.Batch
-	batch.Queue(keyLocked, s.lockNumbers()[0]).QueryRow(func(row pgx.Row) error { return row.Scan(&locked) })
-	queueLookUp(&batch, s.hashes, retention, found)
+	batch.Queue(keyLocked, lockNumber(hash)).QueryRow(func(row pgx.Row) error { return row.Scan(&locked) })
+	queueLookUp(&batch, [][]byte{hash}, retention, found)
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return Answer{}, fmt.Errorf("look at idempotency key: %w", err)
 	}
-	k := found.of(r, s.hashes[0])
+	k := found.of(r, hash)
 	switch {
 	case k != nil:
 		if r.Fingerprint == (Fingerprint{}) {

@@ -17,10 +17,11 @@ SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::bytea[], $5::smalli
 // in their Response; after COMMIT, and not before, it may send them. It costs one statement.
 func Store(ctx context.Context, tx pgx.Tx, rs []Request, as []Answer) error {
 	var (
-		stored                                  scopes
-		requestIDs, contentTypes, locationsList []string
-		versions, statuses                      []int16
-		fingerprints, bodies                    [][]byte
+		// [16]byte, not uuid.UUID: pgx would encode that by way of driver.Valuer and text (measured: 2.7 µs against 0.13 µs a value).
+		tenants, clients                              [][16]byte
+		keys, requestIDs, contentTypes, locationsList []string
+		versions, statuses                            []int16
+		hashes, fingerprints, bodies                  [][]byte
 	)
 	for i, a := range as {
 		if a.State != New {
@@ -30,7 +31,8 @@ func Store(ctx context.Context, tx pgx.Tx, rs []Request, as []Answer) error {
 			return fmt.Errorf("store responses: status %d of key %d cannot be stored: roll back instead", s, i)
 		}
 		r := rs[i]
-		stored.add(r)
+		tenants, clients, keys = append(tenants, r.TenantID), append(clients, r.ClientID), append(keys, r.Key)
+		hashes = append(hashes, hashKey(r.TenantID, r.ClientID, r.Key))
 		versions, fingerprints = append(versions, r.Fingerprint.Version), append(fingerprints, r.Fingerprint.Sum[:])
 		requestIDs = append(requestIDs, r.RequestID)
 		statuses = append(statuses, int16(a.Response.Status)) // 200 to 499, checked above
@@ -41,10 +43,10 @@ func Store(ctx context.Context, tx pgx.Tx, rs []Request, as []Answer) error {
 		}
 		bodies = append(bodies, body)
 	}
-	if len(stored.keys) == 0 {
+	if len(keys) == 0 {
 		return nil
 	}
-	if _, err := tx.Exec(ctx, storeResponses, stored.tenants, stored.clients, stored.keys, stored.hashes, versions, fingerprints, requestIDs,
+	if _, err := tx.Exec(ctx, storeResponses, tenants, clients, keys, hashes, versions, fingerprints, requestIDs,
 		statuses, contentTypes, locationsList, bodies); err != nil {
 		return fmt.Errorf("store responses: %w", err)
 	}

@@ -18,9 +18,8 @@ func TestNoLineRunsAQueryForEachRow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := check{Sources: Sources{DB: pool}, conn: pooled.Conn(), report: Report{}}
 	defer pooled.Release()
-	c.Progress = func(string) {}
+	c := check{Sources: Sources{DB: pool, Progress: func(string) {}}, conn: pooled.Conn()}
 	if err := c.gather(t.Context()); err != nil {
 		t.Fatal(err)
 	}
