@@ -26,7 +26,7 @@ FROM unnest($1::bigint[]) WITH ORDINALITY t(h, i) ORDER BY i`
 // partitions. There is no last day on purpose: now() is when this transaction began, and an answer of a transaction that began after
 // midnight may already stand under tomorrow.
 const lookUpKeys = `
-SELECT key_hash, tenant_id, client_id, key, fingerprint_version, fingerprint, request_id, created_at, status, content_type, location, body
+SELECT tenant_id, client_id, key, fingerprint_version, fingerprint, request_id, created_at, status, content_type, location, body
 FROM idempotency_keys
 WHERE key_hash = ANY ($1::bytea[]) AND day >= (now() AT TIME ZONE 'utc')::date - $2::int`
 
@@ -72,7 +72,7 @@ func Claim(ctx context.Context, tx pgx.Tx, rs []Request, retention time.Duration
 		taken = make(map[int64]bool, len(rs))
 	}
 	for i, r := range rs {
-		k := found.of(r, hashes[i])
+		k := found.of(r)
 		switch {
 		case k != nil: // done is done, whoever holds the lock now
 			answers[i] = k.answer(r, retention)
@@ -90,16 +90,15 @@ func Claim(ctx context.Context, tx pgx.Tx, rs []Request, retention time.Duration
 
 // record is a row of lookUpKeys.
 type record struct {
-	tenantID, clientID [16]byte
-	key                string
-	version            int16
-	fingerprint        []byte
-	requestID          string
-	createdAt          time.Time
-	status             int16
-	contentType        string
-	location           string
-	body               []byte
+	identity
+	version     int16
+	fingerprint []byte
+	requestID   string
+	createdAt   time.Time
+	status      int16
+	contentType string
+	location    string
+	body        []byte
 }
 
 // answer judges a finished key in the light of a request for it.
@@ -118,28 +117,28 @@ func (k *record) answer(r Request, retention time.Duration) Answer {
 	return a
 }
 
-// records are the finished keys by their hashes.
-type records map[string]*record
+// identity is what a key is: its hash only finds it. Two keys may share a hash, if hardly ever.
+type identity struct {
+	tenantID, clientID [16]byte
+	key                string
+}
 
-// of returns the record of a request's key; nil: there is none. A hash only finds: tenant, client and key say whether it is the one.
-func (ks records) of(r Request, hash []byte) *record {
-	k := ks[string(hash)]
-	if k == nil || k.tenantID != r.TenantID || k.clientID != r.ClientID || k.key != r.Key {
-		return nil
-	}
-	return k
+type records map[identity]*record
+
+// of returns the record of a request's key; nil: there is none.
+func (ks records) of(r Request) *record {
+	return ks[identity{r.TenantID, r.ClientID, r.Key}]
 }
 
 func queueLookUp(batch *pgx.Batch, hashes [][]byte, retention time.Duration, found records) {
 	batch.Queue(lookUpKeys, hashes, liveDays(retention)).Query(func(rows pgx.Rows) error {
-		var hash []byte
 		var k record
-		_, err := pgx.ForEachRow(rows, []any{&hash, &k.tenantID, &k.clientID, &k.key, &k.version, &k.fingerprint, &k.requestID, &k.createdAt,
+		_, err := pgx.ForEachRow(rows, []any{&k.tenantID, &k.clientID, &k.key, &k.version, &k.fingerprint, &k.requestID, &k.createdAt,
 			&k.status, &k.contentType, &k.location, &k.body}, func() error {
 			// Two, when the retention was raised and an answer counts again that another one had followed.
-			if other := found[string(hash)]; other == nil || other.createdAt.Before(k.createdAt) {
+			if other := found[k.identity]; other == nil || other.createdAt.Before(k.createdAt) {
 				one := k
-				found[string(hash)] = &one
+				found[k.identity] = &one
 			}
 			return nil
 		})

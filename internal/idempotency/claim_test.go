@@ -322,3 +322,18 @@ func TestARequestWithoutAFingerprintIsRefused(t *testing.T) {
 		t.Errorf("err = %v: any finished key would have been its replay", err)
 	}
 }
+
+// The other key of r's hash is of a later day: within one day the primary key admits one of them.
+func TestClaimTellsKeysOfOneHashApart(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	r, twin := newRequest(), newRequest()
+	insert(t, d.owner, r, 24*time.Hour)
+	d.run(t, twin)
+	mustExec(t, d.owner, `UPDATE idempotency_keys SET key_hash = (SELECT key_hash FROM idempotency_keys WHERE key = $2) WHERE key = $1`,
+		twin.Key, r.Key)
+
+	wantState(t, claim(t, begin(t, d.write), again(r))[0], idempotency.Replay)
+	wantState(t, d.peek(t, again(r)), idempotency.Replay)
+	wantState(t, claim(t, begin(t, d.write), again(twin))[0], idempotency.New) // it has another hash
+}

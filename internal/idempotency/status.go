@@ -20,27 +20,32 @@ SELECT EXISTS (
 // Peek tells what Claim would find for r, without taking its lock: New when the key is unknown, InProgress, Replay with
 // the stored response, Mismatch or Unreadable. A zero Fingerprint is not compared: then every finished key is Replay.
 //
-// The lock is read first and the table second, in a later statement: whoever lets go of the lock in between has committed
-// or rolled back before the table is read. tx must run under READ COMMITTED.
+// A finished key costs one look-up. pg_locks, which takes every lock manager's latch, is read only when
+// there is no row, and the table once more after it, in a later statement: a holder that let go of the
+// lock in between has committed or rolled back by then. tx must run under READ COMMITTED.
 func Peek(ctx context.Context, tx pgx.Tx, r Request, retention time.Duration) (Answer, error) {
 	retention = orDefault(retention)
 	var locked bool
 	found := records{}
 	hash := hashKey(r.TenantID, r.ClientID, r.Key)
-	var batch pgx.Batch
-	batch.Queue(keyLocked, lockNumber(hash)).QueryRow(func(row pgx.Row) error { return row.Scan(&locked) })
-	queueLookUp(&batch, [][]byte{hash}, retention, found)
-	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
-		return Answer{}, fmt.Errorf("look at idempotency key: %w", err)
-	}
-	k := found.of(r, hash)
-	switch {
-	case k != nil:
-		if r.Fingerprint == (Fingerprint{}) {
-			r.Fingerprint = Fingerprint{k.version, [32]byte(k.fingerprint)}
+
+	var first, second pgx.Batch
+	queueLookUp(&first, [][]byte{hash}, retention, found)
+	second.Queue(keyLocked, lockNumber(hash)).QueryRow(func(row pgx.Row) error { return row.Scan(&locked) })
+	queueLookUp(&second, [][]byte{hash}, retention, found)
+	for _, batch := range []*pgx.Batch{&first, &second} {
+		if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+			return Answer{}, fmt.Errorf("look at idempotency key: %w", err)
 		}
-		return k.answer(r, retention), nil
-	case locked:
+		if k := found.of(r); k != nil {
+			if r.Fingerprint == (Fingerprint{}) {
+				r.Fingerprint = Fingerprint{k.version, [32]byte(k.fingerprint)}
+			}
+			return k.answer(r, retention), nil
+		}
+	}
+
+	if locked {
 		return Answer{State: InProgress}, nil
 	}
 	return Answer{State: New}, nil

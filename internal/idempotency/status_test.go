@@ -122,3 +122,49 @@ func TestPeekIsNeverWrongAcrossACommit(t *testing.T) {
 		<-done
 	}
 }
+
+// meddled runs meddle before the batch of that number is sent, and counts them.
+type meddled struct {
+	pgx.Tx
+	meddle map[int]func()
+	sent   int
+}
+
+func (m *meddled) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	m.sent++
+	if meddle := m.meddle[m.sent]; meddle != nil {
+		meddle()
+	}
+	return m.Tx.SendBatch(ctx, b)
+}
+
+// A holder that commits after the first look has let go of the lock when pg_locks is read.
+func TestPeekSeesCommitBetweenItsLooks(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	r := newRequest()
+	holder := begin(t, d.write)
+	as := claim(t, holder, r)
+	as[0].Response = idempotency.Response{Status: 201, Body: []byte("done")}
+	if err := idempotency.Store(t.Context(), holder, []idempotency.Request{r}, as); err != nil {
+		t.Fatal(err)
+	}
+	commit := func() {
+		if err := holder.Commit(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+
+	tx := &meddled{Tx: begin(t, d.write), meddle: map[int]func(){2: commit}}
+	for _, looks := range []int{2, 1} { // and of a finished key one is enough
+		tx.sent = 0
+		a, err := idempotency.Peek(t.Context(), tx, again(r), retention)
+		if err != nil {
+			t.Fatal(err)
+		}
+		wantState(t, a, idempotency.Replay)
+		if tx.sent != looks {
+			t.Errorf("%d looks, want %d", tx.sent, looks)
+		}
+	}
+}
