@@ -41,7 +41,9 @@ func TestPlansOnABigDatabaseGoByAnIndex(t *testing.T) {
 	hot := large.fill(t, rows)
 	s.publish(t)
 	large.use(t, hot)
-	s.newCaller(t, "the small one").use(t, uuid.Nil)
+	small := s.newCaller(t, "the small one")
+	small.use(t, uuid.Nil)
+	small.get(t, "/api/v1/payments?account="+hot.String())
 	s.consume(t)
 	t.Run("never analysed", s.wantGoodPlans)
 	if err := s.run(t.Context(), "ANALYZE"); err != nil {
