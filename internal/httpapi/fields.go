@@ -42,15 +42,17 @@ func (f *fields) err() error {
 	if len(all) == 0 {
 		return nil
 	}
+
 	p := refuse(all[0].Code, "%s", all[0].Detail)
 	if n := len(all) - 1; n > 0 {
 		p.Detail += fmt.Sprintf(" %d more: see errors.", n)
 	}
-	p.Errors = all
+	p.Errors = all[:min(len(all), maxErrors)]
 	return p
 }
 
 func (f *fields) unknown(name string) string {
+	name = short(name)
 	for known := range f.taken {
 		if strings.EqualFold(name, known) {
 			return fmt.Sprintf("%q is not a member of this request: it is written %q.", name, known)
@@ -141,7 +143,7 @@ func (f *fields) text(name string, limit int, breaks bool) string {
 }
 
 func (f *fields) check(v value, limit int, breaks bool, path ...string) {
-	name := strings.Join(path, ".")
+	name := strings.Join(shortAll(path), ".")
 	switch {
 	case v.kind != stringValue:
 		f.fail("invalid-field", name+" must be a string; leave it out instead of null.", path...)
@@ -186,11 +188,39 @@ func (f *fields) metadata(name string) map[string]string {
 	return pairs
 }
 
-// pointer writes a JSON Pointer as a URI fragment.
+// What a client sent is quoted back only so far: otherwise a name of 64 KiB, or thousands of short
+// ones, would make an answer many times as large as the request.
+const (
+	maxErrors = 50
+	maxQuoted = 64 // characters
+)
+
+// short cuts a name that the client chose to maxQuoted characters.
+func short(name string) string {
+	n := 0
+	for i := range name {
+		if n == maxQuoted {
+			return name[:i] + "…"
+		}
+		n++
+	}
+	return name
+}
+
+func shortAll(names []string) []string {
+	all := make([]string, len(names))
+	for i, name := range names {
+		all[i] = short(name)
+	}
+	return all
+}
+
+// pointer writes a JSON Pointer as a URI fragment. A name that is too long to be quoted is cut here
+// too: it points at nothing, and no member of ours is that long.
 func pointer(path ...string) string {
 	var b strings.Builder
 	b.WriteByte('#')
-	for _, p := range path {
+	for _, p := range shortAll(path) {
 		b.WriteByte('/')
 		b.WriteString(url.PathEscape(strings.NewReplacer("~", "~0", "/", "~1").Replace(p)))
 	}

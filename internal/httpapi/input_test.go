@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 
@@ -219,4 +221,58 @@ func TestBadInputIsRefusedWithAProblemAndReachesNothing(t *testing.T) {
 			t.Errorf("%d keys", n)
 		}
 	})
+}
+
+// An answer that grows with what a client sends would make a small request a large one.
+func TestRefusalsStaySmall(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	long := strings.Repeat(`\u0001`, 10_000)
+	var many, parameters []string
+	for i := range 450 {
+		many = append(many, fmt.Sprintf(`"m%d":1`, i))
+		parameters = append(parameters, fmt.Sprintf("p%d=", i))
+	}
+
+	for name, body := range map[string]string{
+		"long name":             `{"` + long + `":1}`,
+		"long name of a pair":   `{"metadata":{"` + long + `":1}}`,
+		"long name twice":       `{"` + long + `":1,"` + long + `":1}`,
+		"many names":            "{" + strings.Join(many, ",") + "}",
+		"many names of 64 KiB":  `{"` + strings.Join(many, `","`+strings.Repeat("é", 20)) + `"`,
+		"long name, percents %": `{"` + strings.Repeat("%", 60_000) + `":1}`,
+	} {
+		got := a.caller.post(t, "/api/v1/payments", body)
+		if p := got.problem(t); got.status/100 != 4 || len(got.body) > 16<<10 || len(p.Errors) > 50 {
+			t.Errorf("%s: %d, %d bytes, %d errors", name, got.status, len(got.body), len(p.Errors))
+		}
+	}
+
+	for name, query := range map[string]string{
+		"long parameter":  strings.Repeat("%01", 4000) + "=1",
+		"many parameters": strings.Join(parameters, "&"),
+	} {
+		got := a.caller.get(t, "/api/v1/payments?"+query)
+		if p := got.is(t, 400, "invalid-query"); len(got.body) > 16<<10 || len(p.Errors) > 50 {
+			t.Errorf("%s: %d bytes, %d errors", name, len(got.body), len(p.Errors))
+		}
+	}
+}
+
+func TestLongNamesAreCut(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	for name, want := range map[string]string{
+		strings.Repeat("é", 64): strings.Repeat("é", 64),
+		strings.Repeat("é", 65): strings.Repeat("é", 64) + "…",
+	} {
+		p := a.caller.post(t, "/api/v1/accounts", `{"currency":"USD","`+name+`":1}`).is(t, 422, "unknown-field")
+		if pointer, _ := url.PathUnescape(p.Errors[0].Pointer); pointer != "#/"+want || !strings.Contains(p.Detail, `"`+want+`"`) {
+			t.Errorf("%d characters: %s, %s", utf8.RuneCountInString(name), pointer, p.Detail)
+		}
+		p = a.caller.get(t, "/api/v1/payments?"+name+"=1").is(t, 400, "invalid-query")
+		if p.Errors[0].Parameter != want {
+			t.Errorf("%s", p.Errors[0].Parameter)
+		}
+	}
 }

@@ -153,7 +153,7 @@ func (p *parser) object(depth int) (value, error) {
 		}
 		for _, other := range v.members {
 			if other.name == m.name {
-				return v, refuse("duplicate-member", "The member %q stands there twice: it is not clear which one is meant.", m.name)
+				return v, refuse("duplicate-member", "The member %q stands there twice: it is not clear which one is meant.", short(m.name))
 			}
 		}
 		v.members = append(v.members, m)

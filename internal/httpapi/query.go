@@ -19,17 +19,21 @@ type query struct {
 	errors []fieldError
 }
 
-// newQuery refuses parameters that are not among known, or that stand there twice.
+// newQuery refuses parameters that have no name, are not among known, or are sent twice.
 func newQuery(r *http.Request, known ...string) (*query, error) {
 	values, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		return nil, refuse("invalid-query", "The query is not well-formed.")
 	}
+	if values.Has("") { // errors could not say which parameter it is
+		return nil, refuse("invalid-query", "The query has a parameter without a name.")
+	}
+
 	q := &query{values: values}
 	for name, vs := range values {
 		switch {
 		case !slices.Contains(known, name):
-			q.fail(name, fmt.Sprintf("%q is not a parameter of this request.", name))
+			q.fail(name, fmt.Sprintf("%q is not a parameter of this request.", short(name)))
 		case len(vs) > 1:
 			q.fail(name, name+" stands there more than once.")
 		}
@@ -38,7 +42,7 @@ func newQuery(r *http.Request, known ...string) (*query, error) {
 }
 
 func (q *query) fail(name, detail string) {
-	q.errors = append(q.errors, fieldError{Parameter: name, Code: "invalid-query", Detail: detail})
+	q.errors = append(q.errors, fieldError{Parameter: short(name), Code: "invalid-query", Detail: detail})
 }
 
 func (q *query) err() error {
@@ -47,7 +51,7 @@ func (q *query) err() error {
 	}
 	slices.SortFunc(q.errors, func(a, b fieldError) int { return strings.Compare(a.Parameter, b.Parameter) })
 	p := refuse("invalid-query", "%s", q.errors[0].Detail)
-	p.Errors = q.errors
+	p.Errors = q.errors[:min(len(q.errors), maxErrors)]
 	return p
 }
 

@@ -44,6 +44,15 @@ func (s *service) posts() map[string]string {
 	return map[string]string{accountsPath: `{"currency":"USD","name":"till"}`, paymentsPath: payment(1, "USD", s.rich, s.poor)}
 }
 
+// numbered is n texts with their numbers, one after the other.
+func numbered(n int, format, separator string) string {
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf(format, i))
+	}
+	return strings.Join(all, separator)
+}
+
 func payment(amount int64, currency string, source, destination uuid.UUID) string {
 	return fmt.Sprintf(`{"amount_minor":%d,"currency":%q,"source_account":%q,"destination_account":%q}`, amount, currency, source, destination)
 }
@@ -162,6 +171,8 @@ func (s *service) malformedPosts(t *testing.T, f *referee, path, body string) {
 		s.post("duplicate", path, "k1", `{"currency":"USD","currency":"EUR"}`, 400, "duplicate-member"),
 		s.post("large", path, "k1", strings.Repeat(" ", 64<<10)+body, 413, "body-too-large"),
 		s.post("unknown member", path, "k1", strings.Replace(body, "{", `{"status":"completed",`, 1), 422, "unknown-field"),
+		s.post("many unknown members", path, "k1", "{"+numbered(400, `"m%d":1`, ",")+"}", 422, "unknown-field"),
+		s.post("a long name", path, "k1", strings.Replace(body, "{", `{"`+strings.Repeat("\u20ac", 10_000)+`":1,`, 1), 422, "unknown-field"),
 		s.post("other case", path, "k1", strings.Replace(body, "currency", "Currency", 1), 422, "unknown-field"),
 		s.post("null", path, "k1", strings.Replace(body, `"USD"`, "null", 1), 422, "invalid-field"),
 		s.post("unknown currency", path, "k1", strings.Replace(body, "USD", "XXX", 1), 422, "invalid-currency"),
@@ -265,6 +276,11 @@ func (s *service) refusedReads(t *testing.T, f *referee) {
 		s.get("query", paymentsPath+"/"+uuid.NewString()+"?x=1", 400, "invalid-query"),
 		s.get("query", keysPath+"/k?x=1", 400, "invalid-query"),
 		s.get("limit", account+"/entries?limit=0", 400, "invalid-query"),
+		s.get("a parameter without a name", paymentsPath+"?=1", 400, "invalid-query"),
+		s.get("a parameter without a name", account+"?&=", 400, "invalid-query"),
+		s.get("a long parameter", paymentsPath+"?"+strings.Repeat("%C3%A9", 1000)+"=1", 400, "invalid-query"),
+		s.get("many parameters", paymentsPath+"?"+numbered(200, "p%d=1", "&"), 400, "invalid-query"),
+		s.get("an empty cursor", paymentsPath+"?cursor=", 400, "invalid-cursor"),
 		s.get("limit and time", paymentsPath+"?limit=101&from=yesterday", 400, "invalid-query"),
 		s.get("cursor", account+"/entries?cursor=x", 400, "invalid-cursor"),
 		s.get("cursor", paymentsPath+"?cursor=x", 400, "invalid-cursor"),
