@@ -1,12 +1,17 @@
 package httpapi_test
 
 import (
+	"context"
+	"errors"
 	"net/http"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/oncepay/oncepay/internal/groupcommit"
 	"github.com/oncepay/oncepay/internal/httpapi"
+	"github.com/oncepay/oncepay/internal/idempotency"
+	"github.com/oncepay/oncepay/internal/payments"
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
@@ -34,4 +39,68 @@ func TestATenantThatFloodsWaitsBehindItselfAndAllOfItIsDone(t *testing.T) {
 	for _, a := range answers {
 		(<-a).wantStatus(t, http.StatusCreated)
 	}
+}
+
+// Otherwise a tenant would be refused from its TENANT_MAX-th failure on.
+func TestShareIsFreeAfterFailure(t *testing.T) {
+	t.Parallel()
+	var submits atomic.Int64
+	a := start(t, func(o *httpapi.Options) {
+		o.TenantMax = 1
+		submit := o.Submit
+		o.Submit = func(ctx context.Context, r payments.Request) (idempotency.Answer, error) {
+			switch submits.Add(1) {
+			case 1:
+				return idempotency.Answer{}, errors.New("unforeseen")
+			case 2:
+				panic("unforeseen")
+			}
+			return submit(ctx, r)
+		}
+	})
+	for _, status := range []int{http.StatusInternalServerError, http.StatusInternalServerError, http.StatusCreated} {
+		a.caller.post(t, "/api/v1/accounts", `{"currency":"USD"}`).wantStatus(t, status)
+	}
+}
+
+// A client's one token is given back whenever nothing was executed for it.
+func TestTokenIsGivenBack(t *testing.T) {
+	t.Parallel()
+	const body = `{"currency":"USD"}`
+	once := func(o *httpapi.Options) { o.RateLimit = 0.001 } // one, and the next in a quarter of an hour
+
+	t.Run("after a replay", func(t *testing.T) {
+		t.Parallel()
+		a := start(t, func(o *httpapi.Options) {
+			once(o)
+			submit := o.Submit
+			o.Submit = func(ctx context.Context, r payments.Request) (idempotency.Answer, error) {
+				if r.Key == "replay" {
+					return idempotency.Answer{State: idempotency.Replay, Response: idempotency.Response{Status: 201}}, nil
+				}
+				return submit(ctx, r)
+			}
+		})
+		for range 3 {
+			a.caller.post(t, "/api/v1/accounts", body, "Idempotency-Key", "replay").wantStatus(t, http.StatusCreated)
+		}
+		a.caller.post(t, "/api/v1/accounts", body).wantStatus(t, http.StatusCreated)
+		a.caller.post(t, "/api/v1/accounts", body).wantStatus(t, http.StatusTooManyRequests)
+	})
+
+	t.Run("beyond the tenant's share", func(t *testing.T) {
+		t.Parallel()
+		g := startGrouped(t, groupcommit.Options{Committers: 1}, func(o *httpapi.Options) {
+			once(o)
+			o.TenantMax = 1
+		})
+		other := g.caller.newClient(t)
+		open := g.shut(t)
+		busy := later(func() answer { return g.caller.post(t, "/api/v1/accounts", body) })
+		testenv.Eventually(t, 10*time.Second, equal(1, g.begun.Load))
+		other.post(t, "/api/v1/accounts", body).is(t, http.StatusTooManyRequests, "rate-limited")
+		open()
+		(<-busy).wantStatus(t, http.StatusCreated)
+		other.post(t, "/api/v1/accounts", body).wantStatus(t, http.StatusCreated)
+	})
 }

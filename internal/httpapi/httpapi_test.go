@@ -27,6 +27,7 @@ type api struct {
 	*httptest.Server
 	owner   *pgxpool.Pool
 	write   *pgxpool.Pool
+	read    *pgxpool.Pool
 	handler http.Handler
 	caller  caller // may fund
 
@@ -45,7 +46,7 @@ type caller struct {
 func start(t *testing.T, change func(*httpapi.Options)) *api {
 	t.Helper()
 	db := testenv.Database(t)
-	a := &api{owner: db.Pool(t, ""), write: db.Pool(t, "api_write")}
+	a := &api{owner: db.Pool(t, ""), write: db.Pool(t, "api_write"), read: db.Pool(t, "api_read")}
 	processor := &payments.Processor{DB: a.write, Retention: idempotency.DefaultRetention, Render: httpapi.Render}
 	o := httpapi.Options{
 		Submit: func(ctx context.Context, r payments.Request) (idempotency.Answer, error) {
@@ -55,7 +56,7 @@ func start(t *testing.T, change func(*httpapi.Options)) *api {
 			}
 			return as[0], nil
 		},
-		Read:        db.Pool(t, "api_read"),
+		Read:        a.read,
 		Credentials: credentials.NewVerifier(a.write, time.Now),
 		CursorKey:   []byte("the same at every instance"),
 		Observe: func(_ context.Context, seen httpapi.Observation) {

@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"errors"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -150,4 +151,32 @@ func TestOfATenantsRefusedRequestsOneLooksAtATimeAndTheOthersWaitForAWhile(t *te
 			t.Errorf("%d tenants are kept", len(turns.of))
 		}
 	})
+}
+
+// The turn comes at the very moment at which the client leaves: the place is free for the next.
+func TestShareIsFreeAfterTurnCameTooLate(t *testing.T) {
+	t.Parallel()
+	s, flooder, other := newShares(100, time.Now), uuid.New(), uuid.New()
+	for _, tenant := range append(slices.Repeat([]uuid.UUID{flooder}, crowded-1), other, flooder) {
+		if err := s.take(t.Context(), tenant); err != nil {
+			t.Fatal(err)
+		}
+	}
+	turn, err := s.enter(flooder)
+	if turn == nil || err != nil {
+		t.Fatalf("there is room for it: %v", err)
+	}
+
+	for range crowded - left {
+		s.giveBack(flooder)
+	}
+	<-turn
+	s.leave(flooder, turn)
+	for range left {
+		s.giveBack(flooder)
+	}
+	s.giveBack(other)
+	if len(s.of) > 0 {
+		t.Errorf("%d tenants are kept", len(s.of))
+	}
 }
