@@ -30,7 +30,7 @@ var api = program.Program{
 	Name:    "api",
 	About:   "api takes payments over HTTP. One transaction claims the idempotency key, writes the payment and its event and stores the answer.",
 	Usage:   config.Usage("api"),
-	Example: "DATABASE_URL=postgres://api_write:secret@localhost:5432/oncepay api",
+	Example: "DATABASE_URL=postgres://api_write:secret@localhost:5432/oncepay DATABASE_READ_URL=postgres://api_read:secret@localhost:5432/oncepay api",
 	Run:     run,
 	Probe: func(getenv func(string) string) (string, error) {
 		cfg, err := config.LoadAPI(getenv)

@@ -35,12 +35,17 @@ func openPools(ctx context.Context, cfg config.API, log *slog.Logger) (p pools, 
 		if err := migrations.Check(ctx, p.write); err != nil {
 			return err
 		}
+		if err := checkWriter(ctx, p.write, log); err != nil {
+			return err
+		}
 		p.door, err = postgres.Open(ctx, cfg.DatabaseURL, "api", doorPool, log)
 		return err
 	}
 	read := func(ctx context.Context) (err error) {
-		p.read, err = postgres.Open(ctx, cfg.DatabaseReadURL, "api-read", cfg.ReadPool, log)
-		return err
+		if p.read, err = postgres.Open(ctx, cfg.DatabaseReadURL, "api-read", cfg.ReadPool, log); err != nil {
+			return err
+		}
+		return checkReader(ctx, p.read, cfg, log)
 	}
 	if cfg.DatabaseReadURL != cfg.DatabaseURL {
 		err = program.Together(ctx, write, read)

@@ -26,6 +26,7 @@ type API struct {
 	DatabaseReadURL string `env:"DATABASE_READ_URL" default:"$DATABASE_URL" check:"postgres" example:"postgres://api_read:secret@localhost:5432/oncepay" help:"Postgres for GET requests, as a login with the role api_read, which sees only the rows of the tenant that asks"`
 	DatabasePool    int    `env:"DATABASE_POOL" default:"16" min:"1" max:"1000" help:"most connections of the write pool"`
 	ReadPool        int    `env:"DATABASE_READ_POOL" default:"8" min:"1" max:"1000" help:"most connections of the read pool"`
+	RowSecurity     string `env:"ROW_LEVEL_SECURITY" default:"required" oneof:"required off" help:"required: the API does not start when the login of DATABASE_READ_URL sees the rows of every tenant; off: it warns"`
 
 	HTTPAddr      string        `env:"HTTP_ADDR" default:":8080" check:"listen" help:"where clients connect"`
 	AdminAddr     string        `env:"ADMIN_ADDR" default:"127.0.0.1:9090" check:"listen" help:"where metrics and pprof are served; keep it private"`

@@ -54,7 +54,8 @@ func TestWrongConfigurationEndsAProgramWithOneClearLinePerProblem(t *testing.T) 
 		{"neither database nor broker is there", kafka, func(string) string { return "postgres://u:hunter2@127.0.0.1:1/oncepay" }, "127.0.0.1:1", nil, []string{"open the database", "reach Kafka"}},
 		{"the schema is missing", all, empty.URLAs, brokers, nil, []string{"migrate up"}},
 		{"the schema is too new", all, newer.URLAs, brokers, nil, []string{"deploy a newer program"}},
-		{"the private listener's address is taken", all, good.URLAs, brokers, []string{"ADMIN_ADDR=" + silent}, []string{"ADMIN_ADDR"}},
+		{"the private listener's address is taken", all, good.URLAs, brokers, []string{"ADMIN_ADDR=" + silent, "DATABASE_READ_URL=" + good.URLAs("api_read")}, []string{"ADMIN_ADDR"}},
+		{"the reader sees every tenant", []string{"api"}, good.URLAs, brokers, nil, []string{"ROW_LEVEL_SECURITY"}},
 	} {
 		for _, program := range c.programs {
 			t.Run(program+"/"+c.name, func(t *testing.T) {
