@@ -24,7 +24,7 @@ standard error before the first attempt. Whatever then happens, here or there, t
 finishes it: the payment is made once. -json shows the service's answer, a refusal too.
 
 Exit codes: 0 paid, now or before; 1 not tried; 2 refused, the answer stands; 3 unknown, or paid and not shown: repeat it with
-the same key.
+the same key. A refusal that is not stored under the key, such as a revoked credential, is 3 with -key: an earlier run may have paid.
 
 Examples:
   oncepay pay -from 0198a6de-5c1f-7000-8000-0123456789ab -to 0198a6de-5c20-7000-8000-0123456789ab -amount 2500 -currency USD
@@ -64,7 +64,8 @@ func (c *call) pay(ctx context.Context, args []string) error {
 	check.that(payments.KnownCurrency(o.Currency), "-currency must be an ISO 4217 code in capitals, such as USD")
 	check.that(utf8.ValidString(o.Description) && utf8.ValidString(o.ClientReference), "-description and -reference must be UTF-8")
 	check.that(timeout > 0, "-timeout must be more than nothing, such as 30s")
-	if *key != "" {
+	given := *key != ""
+	if given {
 		check.key("-key", *key)
 	}
 	if err := check.err(); err != nil {
@@ -85,10 +86,15 @@ func (c *call) pay(ctx context.Context, args []string) error {
 	defer cancel()
 	a, err := api.Post(ctx, "/api/v1/payments", *key, o)
 	if err != nil {
-		return fmt.Errorf("%w; the key is %s", err, *key)
+		return err
 	}
 	if a.Status != http.StatusCreated {
-		return c.refused(f, a)
+		err := c.refused(f, a)
+		if given && !a.Settled() {
+			// An earlier run under this key may have paid, and this refusal does not speak for it.
+			return fmt.Errorf("%w (this attempt: %w); the key is %s", client.ErrUnknown, err, *key)
+		}
+		return err
 	}
 	var p payments.Payment
 	if err := json.Unmarshal(a.Body, &p); err != nil {

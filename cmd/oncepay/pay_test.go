@@ -59,21 +59,14 @@ func TestARefusalIsOneLineThatSaysWhatToDoNext(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	must(t, s.env, s.order("-amount", "1", "-key", "taken")...)
-	revoked := environment{"ONCEPAY_URL": s.api.URL, "ONCEPAY_TOKEN": func() string {
-		var c credential
-		mustJSON(t, &c, s.owner, "credentials", "create", "-tenant", "demo", "-client", "shop")
-		must(t, s.owner, "credentials", "revoke", c.ID)
-		return c.Token
-	}()}
 	for name, c := range map[string]struct {
 		env         environment
 		args        []string
 		begins, end string
 	}{
-		"too little money":     {s.env, s.order("-amount", "100000000", "-key", "dear"), "402 insufficient-funds: ", "This key is spent: try again later or changed, under a new key."},
-		"a key that is taken":  {s.env, s.order("-amount", "2", "-key", "taken"), "422 idempotency-key-reused: ", "This key is spent: try again later or changed, under a new key."},
-		"another currency":     {s.env, s.order("-amount", "1", "-currency", "EUR", "-key", "euro"), "422 currency-mismatch: ", "Repeating it is of no use."},
-		"a revoked credential": {revoked, s.order("-amount", "1", "-key", "late"), "401 unauthorized: ", "Repeating it is of no use."},
+		"too little money":    {s.env, s.order("-amount", "100000000", "-key", "dear"), "402 insufficient-funds: ", "This key is spent: try again later or changed, under a new key."},
+		"a key that is taken": {s.env, s.order("-amount", "2", "-key", "taken"), "422 idempotency-key-reused: ", "This key is spent: try again later or changed, under a new key."},
+		"another currency":    {s.env, s.order("-amount", "1", "-currency", "EUR", "-key", "euro"), "422 currency-mismatch: ", "Repeating it is of no use."},
 	} {
 		stdout, stderr, code := oncepay(t, c.env, c.args...)
 		if code != exitRefused || stdout != "" || !strings.HasPrefix(stderr, "oncepay: "+c.begins) || !strings.HasSuffix(stderr, c.end+"\n") || strings.Count(stderr, "\n") != 1 {
@@ -87,6 +80,26 @@ func TestARefusalIsOneLineThatSaysWhatToDoNext(t *testing.T) {
 		if err := json.Unmarshal([]byte(stdout), &problem); code != exitRefused || err != nil || !strings.Contains(c.begins, problem.Code) {
 			t.Errorf("%s: exit %d, %v\n%s", name, code, err, stdout)
 		}
+	}
+}
+
+// Without -key there was no earlier run, so a refusal that is not about the key is the last word.
+func TestPayRefusedBeforeTheKey(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	var c credential
+	mustJSON(t, &c, s.owner, "credentials", "create", "-tenant", "demo", "-client", "shop")
+	must(t, s.owner, "credentials", "revoke", c.ID)
+	revoked := environment{"ONCEPAY_URL": s.api.URL, "ONCEPAY_TOKEN": c.Token}
+
+	_, stderr, code := oncepay(t, revoked, s.order("-amount", "1")...)
+	if code != exitRefused || !strings.Contains(stderr, "401 unauthorized: ") {
+		t.Errorf("a key of its own: exit %d, %s", code, stderr)
+	}
+
+	_, stderr, code = oncepay(t, revoked, s.order("-amount", "1", "-key", "late")...)
+	if code != exitUnknown || !strings.Contains(stderr, "401 unauthorized: ") || !strings.HasSuffix(stderr, "; the key is late\n") {
+		t.Errorf("a key that was given: exit %d, %s", code, stderr)
 	}
 }
 

@@ -2,8 +2,11 @@
 //
 // # Promise
 //
-//   - Post returns an answer of the service that stands: the first one or its replay, a success or a refusal. Or it returns
-//     ErrUnknown, when there was none before ctx ended: the payment may have been made, and sending the same key again finds out.
+//   - Post returns the answer that settles the key: the first one or its replay, a success or a refusal. Or it returns
+//     ErrUnknown: the payment may have been made, and sending the same key again finds out.
+//   - A refusal that is not stored under the key, such as 401 or a validation error, speaks for its own attempt only. It
+//     settles the first attempt of a Post. After one whose outcome is unknown it is ErrUnknown: that one may have paid
+//     before the credential was revoked or a deploy tightened validation.
 //   - What somebody else says in the service's place, a proxy's 404 or redirection or another site's 200, is no answer.
 //   - Between attempts it waits as long as Retry-After asks, at least, and a random time more that doubles with each attempt
 //     ("full jitter"), so that clients whom an outage stopped at the same moment do not come back at the same moment.
@@ -11,7 +14,8 @@
 // # No promise
 //
 // Keys are the caller's: it must choose one for each intention and write it down before the first attempt, or a crash of
-// the caller's own pays twice.
+// the caller's own pays twice. And Post knows of no attempts but its own: a caller that sends a key once more, after a crash or
+// an ErrUnknown, takes an answer for the last word only if it is Settled.
 package client
 
 import (
@@ -55,8 +59,17 @@ type Answer struct {
 	Body   []byte
 }
 
-// Replayed says that it is the stored answer of an earlier attempt.
+// Replayed reports whether it is the stored answer of an earlier attempt.
 func (a Answer) Replayed() bool { return a.Header.Get("Idempotent-Replayed") == "true" }
+
+// Settled reports whether it settles the key, whatever became of earlier attempts. Either it is stored under the key: the
+// service says Idempotent-Replayed, true or false, in these answers and in no others. Or the key belongs to another request,
+// so none under it was this one.
+func (a Answer) Settled() bool {
+	replayed := a.Header.Get("Idempotent-Replayed")
+	stored := (replayed == "true" || replayed == "false") && a.Status >= 200 && a.Status < 500
+	return stored || a.Status == http.StatusUnprocessableEntity && a.Problem().Code == "idempotency-key-reused"
+}
 
 // Problem is the body of a refusal, RFC 9457.
 type Problem struct {
@@ -76,7 +89,7 @@ func (a Answer) Problem() Problem {
 	return p
 }
 
-// ErrUnknown says that no attempt had an answer that stands.
+// ErrUnknown says that no answer settled the key. The text ends with the key.
 var ErrUnknown = errors.New("outcome unknown: repeat it with the same key")
 
 // Waiting between attempts: at most firstPause after the first, twice as much after each further one, and never more than
@@ -86,39 +99,42 @@ const (
 	longestPause = 2 * time.Second
 )
 
-// Post sends body under key until there is an answer that stands, or ctx ends. With ErrUnknown comes what was said last.
+// Post sends body under key until an answer settles it, or ctx ends. With ErrUnknown comes what was said last.
 func (c *Client) Post(ctx context.Context, path, key string, body any) (Answer, error) {
 	encoded, err := json.Marshal(body)
 	if err != nil {
 		return Answer{}, fmt.Errorf("encode request: %w", err)
 	}
+
 	for pause, first := firstPause, true; ; pause, first = min(2*pause, longestPause), false {
 		a, err := c.attempt(ctx, path, key, encoded)
-		// A credential that was revoked after the first attempt says nothing about that one.
-		late := !first && a.Status == http.StatusUnauthorized
-		if err == nil && stands(a) && !late {
+		refused := err == nil && refuses(a)
+		if err == nil && (a.Settled() || refused && first) {
 			return a, nil
 		}
 		if err == nil {
 			err = errors.New(strings.TrimSpace(fmt.Sprintf("answer %d %s", a.Status, a.Problem().Code)))
 		}
-		if !late {
-			wait(ctx, retryAfter(a)+rand.N(pause))
+
+		// Another attempt would be refused alike, and that says nothing about the earlier ones.
+		if refused {
+			return a, unknown(key, err)
 		}
-		if late || ctx.Err() != nil {
-			return a, fmt.Errorf("%w (last: %w)", ErrUnknown, err)
+		if wait(ctx, retryAfter(a)+rand.N(pause)); ctx.Err() != nil {
+			return a, unknown(key, err)
 		}
 	}
 }
 
-// stands says whether a repeat would be answered alike. The service says so itself: in a refusal by its member retry, in a
-// success by the header that tells first answers from replays. Others say neither.
-func stands(a Answer) bool {
-	if a.Status/100 == 2 {
-		return a.Header.Get("Idempotent-Replayed") != ""
-	}
+func unknown(key string, last error) error {
+	return fmt.Errorf("%w (last: %w); the key is %s", ErrUnknown, last, key)
+}
+
+// refuses reports whether the service refuses the request and would refuse a repeat: it says so in the problem's retry. What
+// a proxy says in its place has none.
+func refuses(a Answer) bool {
 	retry := a.Problem().Retry
-	return a.Status < 500 && (retry == "new-key" || retry == "never")
+	return a.Status >= 400 && a.Status < 500 && (retry == "new-key" || retry == "never")
 }
 
 // wait returns after d, or when ctx ends.
@@ -159,7 +175,7 @@ func (c *Client) do(ctx context.Context, method, path, key string, body []byte) 
 		return Answer{}, fmt.Errorf("make request: %w", err)
 	}
 	// With a key and a way to read the body anew, net/http repeats a POST by itself on a connection that broke. Attempted would not
-	// hear of it, and the answer to the repeat would pass for that to a first attempt, which a 401 settles.
+	// hear of it, and the answer to the repeat would pass for that to a first attempt, which any refusal settles.
 	r.GetBody = nil
 	r.Header.Set("Authorization", "Bearer "+c.Token)
 	if method == http.MethodPost {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -203,11 +205,127 @@ func TestTheOutcomeIsUnknownWhenTimeIsUp(t *testing.T) {
 	}
 }
 
-func TestACredentialRevokedBetweenTwoAttemptsLeavesTheOutcomeUnknown(t *testing.T) {
+// Every answer that can follow on an attempt of unknown outcome, and the same answer to the first attempt.
+func TestRefusalAfterUnknownAttempt(t *testing.T) {
 	t.Parallel()
-	s, a, err, _ := post(t, reply{err: errCut}, problem(401, "unauthorized", "never"))
-	if !errors.Is(err, client.ErrUnknown) || a.Status != 401 || len(s.requests) != 2 {
-		t.Errorf("%d, %v after %d requests", a.Status, err, len(s.requests))
+	unknown := map[string]reply{
+		"timeout":         {err: context.DeadlineExceeded},
+		"reset":           {err: errCut},
+		"torn":            {status: 201, header: map[string]string{"Idempotent-Replayed": "false"}, body: `{"id`, torn: true},
+		"500":             problem(500, "internal", "same-key"),
+		"502":             {status: 502},
+		"503":             problem(503, "unavailable", "same-key"),
+		"outcome-unknown": problem(503, "outcome-unknown", "same-key"),
+		"unreadable":      problem(503, "idempotency-key-unreadable", "same-key"),
+		"in-progress":     problem(409, "request-in-progress", "same-key"),
+		"rate-limited":    problem(429, "rate-limited", "same-key"),
+		"slow-body":       problem(408, "request-timeout", "same-key"),
+		"redirect":        {status: 307},
+		"stranger":        {status: 200, body: "<html>"},
+	}
+	for name, last := range map[string]struct {
+		reply
+		settles bool
+	}{
+		"first":                 {made("false"), true},
+		"replay":                {made("true"), true},
+		"stored 402":            {problem(402, "insufficient-funds", "new-key", "Idempotent-Replayed", "true"), true},
+		"stored 403":            {problem(403, "funding-forbidden", "new-key", "Idempotent-Replayed", "false"), true},
+		"stored 422":            {problem(422, "currency-mismatch", "never", "Idempotent-Replayed", "true"), true},
+		"reused":                {problem(422, "idempotency-key-reused", "new-key"), true},
+		"400":                   {problem(400, "malformed-json", "never"), false},
+		"401":                   {problem(401, "unauthorized", "never"), false},
+		"402 not stored":        {problem(402, "insufficient-funds", "new-key"), false},
+		"403":                   {problem(403, "forbidden", "never"), false},
+		"404":                   {problem(404, "not-found", "never"), false},
+		"405":                   {problem(405, "method-not-allowed", "never"), false},
+		"413":                   {problem(413, "body-too-large", "never"), false},
+		"415":                   {problem(415, "unsupported-media-type", "never"), false},
+		"422":                   {problem(422, "invalid-amount", "never"), false},
+		"409 reused":            {problem(409, "idempotency-key-reused", "new-key"), false},
+		"reused, not a problem": {reply{status: 422, body: `{"code":"idempotency-key-reused","retry":"new-key"}`}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for before, first := range unknown {
+				s, a, err, _ := post(t, first, last.reply)
+				if last.settles && (err != nil || a.Status != last.status || len(s.requests) != 2) {
+					t.Errorf("after %s: %d, %v after %d requests", before, a.Status, err, len(s.requests))
+				}
+				if !last.settles && (!errors.Is(err, client.ErrUnknown) || !strings.HasSuffix(err.Error(), "; the key is k-1")) {
+					t.Errorf("after %s: %d, %v", before, a.Status, err)
+				}
+				if a.Settled() != last.settles {
+					t.Errorf("after %s: settled %v", before, a.Settled())
+				}
+			}
+		})
+	}
+}
+
+// truth is a service that knows whether it was paid. It loses requests and replies, and at any moment may refuse everything
+// before it looks at the key, as after a deploy or without a credential.
+type truth struct {
+	chance *rand.Rand
+	paid   bool
+}
+
+func (s *truth) RoundTrip(r *http.Request) (*http.Response, error) {
+	if err := r.Context().Err(); err != nil {
+		return nil, err
+	}
+	var said reply
+	switch s.chance.IntN(8) {
+	case 0:
+		return nil, errCut // the request is lost
+	case 1:
+		s.paid = true
+		return nil, errCut // the reply is lost
+	case 2:
+		s.paid = true
+		said = problem(503, "outcome-unknown", "same-key")
+	case 3:
+		said = problem(429, "rate-limited", "same-key")
+	case 4:
+		said = problem(401, "unauthorized", "never")
+	case 5:
+		said = problem(422, "invalid-field", "never")
+	case 6:
+		said = problem(409, "request-in-progress", "same-key")
+	default:
+		said, s.paid = made(strconv.FormatBool(s.paid)), true
+	}
+	return (&script{replies: []reply{said}}).RoundTrip(r)
+}
+
+func TestRefusedMeansNotPaid(t *testing.T) {
+	t.Parallel()
+	refused, unknown := 0, 0
+	for seed := range uint64(5000) {
+		s := &truth{chance: rand.New(rand.NewPCG(seed, 1))}
+		synctest.Test(t, func(t *testing.T) {
+			c := client.Client{URL: "http://service/", HTTP: &http.Client{Transport: s}}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			a, err := c.Post(ctx, "/api/v1/payments", "k", 1)
+			switch {
+			case errors.Is(err, client.ErrUnknown):
+				unknown++
+			case err != nil:
+				t.Fatal(err)
+			case a.Status == 201:
+				if !s.paid {
+					t.Fatalf("seed %d: it says paid", seed)
+				}
+			default:
+				if refused++; s.paid {
+					t.Fatalf("seed %d: it says %d, and it was paid", seed, a.Status)
+				}
+			}
+		})
+	}
+	if refused == 0 || unknown == 0 {
+		t.Errorf("%d refused, %d unknown: the test says little", refused, unknown)
 	}
 }
 
