@@ -81,6 +81,7 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	watch := observer{metrics: metrics, log: log, plain: cfg.LogKeys == "plain"}
 	handler := httpapi.New(httpapi.Options{
 		Submit:      committing.Do,
+		Write:       db.write,
 		Read:        db.read,
 		Credentials: credentials.NewVerifier(db.door, time.Now),
 		Retention:   retention,

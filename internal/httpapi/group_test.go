@@ -333,6 +333,42 @@ func TestWhenTheCommitIsLostAndNobodyCanBeAskedTheOutcomeIsUnknownUntilTheRepeat
 	}
 }
 
+// Beyond the rate a replay does not go through Submit. It is a promise all the same: sent when its COMMIT has gone through.
+func TestReplayBeyondRateIsCommitted(t *testing.T) {
+	t.Parallel()
+	var away atomic.Bool
+	a := start(t, func(o *httpapi.Options) {
+		o.RateLimit = 0.001 // one, and the next in a quarter of an hour
+
+		config := o.Write.(*pgxpool.Pool).Config()
+		proxy := pgproxy.Start(t, config.ConnString(), func(int, int) pgproxy.Fate {
+			if away.Load() {
+				return pgproxy.LoseReply
+			}
+			return pgproxy.Pass
+		})
+		proxy.Through(&config.ConnConfig.Config)
+		pool, err := pgxpool.NewWithConfig(context.Background(), config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		o.Write = pool
+	})
+	create := func() answer {
+		return a.caller.post(t, "/api/v1/accounts", `{"currency":"USD"}`, "Idempotency-Key", "k")
+	}
+
+	first := create()
+	first.wantStatus(t, http.StatusCreated)
+	away.Store(true)
+	create().is(t, http.StatusServiceUnavailable, "outcome-unknown")
+	away.Store(false)
+	if replay := create(); replay.body != first.body || replay.header.Get("Idempotent-Replayed") != "true" {
+		t.Errorf("the replay is %+v, the first answer %s", replay, first.body)
+	}
+}
+
 func TestAQueueThatIsFullIsToldWithRetryAfter(t *testing.T) {
 	t.Parallel()
 	g := startGrouped(t, groupcommit.Options{Committers: 1, Queue: 1}, nil)

@@ -176,6 +176,16 @@ func TestNoAnswerIsGivenThatTheSynchronousStandbyDoesNotHave(t *testing.T) {
 				if c.visible == 1 && !errors.Is(err, idempotency.ErrOutcomeUnknown) || c.visible == 0 && (err != nil || a.State != idempotency.InProgress) {
 					t.Errorf("the repeat: %s, %v", a.State, err)
 				}
+				if c.visible == 0 {
+					return
+				}
+
+				// What is visible is shown to a reader, who is promised nothing, but not found for a repeat.
+				wantState(t, d.peek(t, r), idempotency.Replay)
+				a, err = idempotency.Find(t.Context(), db, again(r), retention)
+				if !errors.Is(err, idempotency.ErrOutcomeUnknown) {
+					t.Errorf("the repeat that only looks: %s, %v", a.State, err)
+				}
 			})
 		}
 	})

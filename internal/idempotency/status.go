@@ -23,6 +23,9 @@ SELECT EXISTS (
 // A finished key costs one look-up. pg_locks, which takes every lock manager's latch, is read only when
 // there is no row, and the table once more after it, in a later statement: a holder that let go of the
 // lock in between has committed or rolled back by then. tx must run under READ COMMITTED.
+//
+// What it finds is visible, which is less than what a repeat is promised: a failover may take it
+// back. To answer a repeat, use Find.
 func Peek(ctx context.Context, tx pgx.Tx, r Request, retention time.Duration) (Answer, error) {
 	retention = orDefault(retention)
 	var locked bool
@@ -49,4 +52,17 @@ func Peek(ctx context.Context, tx pgx.Tx, r Request, retention time.Duration) (A
 		return Answer{State: InProgress}, nil
 	}
 	return Answer{State: New}, nil
+}
+
+// Find is Peek for an answer that is to be sent to a repeat: a Replay is as durable as one of Settle, and what cannot be made so
+// is ErrOutcomeUnknown. db is the primary's.
+func Find(ctx context.Context, db Beginner, r Request, retention time.Duration) (Answer, error) {
+	as, err := Settle(ctx, db, func(ctx context.Context, tx pgx.Tx) ([]Answer, error) {
+		a, err := Peek(ctx, tx, r, retention)
+		return []Answer{a}, err
+	})
+	if err != nil {
+		return Answer{}, err
+	}
+	return as[0], nil
 }

@@ -52,7 +52,7 @@ func newService(t *testing.T, db *testenv.DB) *service {
 			}
 			return as[0], nil
 		},
-		Read: read, Credentials: credentials.NewVerifier(write, time.Now), Retention: retention,
+		Write: write, Read: read, Credentials: credentials.NewVerifier(write, time.Now), Retention: retention,
 	})
 	return s
 }
