@@ -369,6 +369,27 @@ func TestReplayBeyondRateIsCommitted(t *testing.T) {
 	}
 }
 
+// The handler gives up at its deadline; the commit goes on and pays.
+func TestDeadlineDuringCommitIsUnknown(t *testing.T) {
+	t.Parallel()
+	g := startGrouped(t, groupcommit.Options{Committers: 1, Timeout: time.Minute}, nil)
+	c := g.caller
+	from, to := c.funded(t, 100), c.account(t)
+	pay := func() answer {
+		return c.post(t, "/api/v1/payments", order(from, to, 60), "Idempotency-Key", "slow")
+	}
+
+	open := g.shut(t)
+	pay().is(t, http.StatusServiceUnavailable, "outcome-unknown")
+	open()
+	testenv.Eventually(t, 10*time.Second, func() error {
+		return equal(1, func() int { return g.number(t, `SELECT count(*) FROM payments WHERE idempotency_key = 'slow'`) })()
+	})
+	if replay := pay(); replay.status != http.StatusCreated || replay.header.Get("Idempotent-Replayed") != "true" {
+		t.Errorf("the repeat: %+v", replay)
+	}
+}
+
 func TestAQueueThatIsFullIsToldWithRetryAfter(t *testing.T) {
 	t.Parallel()
 	g := startGrouped(t, groupcommit.Options{Committers: 1, Queue: 1}, nil)

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/oncepay/oncepay/internal/groupcommit"
 	"github.com/oncepay/oncepay/internal/httpapi"
 	"github.com/oncepay/oncepay/internal/idempotency"
 	"github.com/oncepay/oncepay/internal/payments"
@@ -364,6 +365,8 @@ func TestFailuresSayWhetherToRepeatAndNothingOfTheirCause(t *testing.T) {
 		code   string
 	}{
 		{"unknown outcome", errors.Join(idempotency.ErrOutcomeUnknown, errors.New("secret")), 503, "outcome-unknown"},
+		{"time, while it commits", errors.Join(groupcommit.ErrUnfinished, context.DeadlineExceeded), 503, "outcome-unknown"},
+		{"time, before its turn", errors.Join(groupcommit.ErrNotBegun, context.DeadlineExceeded), 503, "unavailable"},
 		{"database gone", &pgconn.PgError{Code: "57P01", Message: "secret"}, 503, "unavailable"},
 		{"too many connections", &pgconn.PgError{Code: "53300", Message: "secret"}, 503, "unavailable"},
 		{"former primary", &pgconn.PgError{Code: "25006", Message: "secret"}, 503, "unavailable"},

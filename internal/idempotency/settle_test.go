@@ -156,6 +156,28 @@ func TestOfABatchEveryKeyThatAnyRunDidIsAFirstAnswer(t *testing.T) {
 	}
 }
 
+// The first run found the key new and its COMMIT never arrived; before it is asked about, another attempt does the work.
+func TestTwinsAnswerIsAReplay(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	r := newRequest()
+	twin := again(r)
+	db := &commits{db: d.write, by: []func(context.Context, pgx.Tx) error{func(ctx context.Context, tx pgx.Tx) error {
+		err := lostRequest(ctx, tx)
+		until(t, "the server has rolled back", func() bool { return d.run(t, twin).State != idempotency.InProgress })
+		return err
+	}}}
+
+	a, err := idempotency.Run(t.Context(), db, r, retention, work(r))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantState(t, a, idempotency.Replay)
+	if n := d.effects(t, r); n != 1 || a.RequestID != twin.RequestID {
+		t.Errorf("worked %d times; answered by %s, want the twin %s", n, a.RequestID, twin.RequestID)
+	}
+}
+
 func TestACommitThatTheServerRefusesIsAnErrorAndStoresNothing(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)

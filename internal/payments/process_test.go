@@ -2,16 +2,51 @@ package payments_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"math"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/oncepay/oncepay/internal/idempotency"
 	"github.com/oncepay/oncepay/internal/payments"
 )
+
+// late is a database whose transactions are a while old when their work begins.
+type late struct{ idempotency.Beginner }
+
+func (l late) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
+	tx, err := l.Beginner.BeginTx(ctx, o)
+	if err == nil {
+		_, err = tx.Exec(ctx, `SELECT pg_sleep(0.02)`)
+	}
+	return tx, err
+}
+
+// now() is when the transaction began. Any other clock, the API's too, is 20 ms ahead.
+func TestTimesAreTheClaims(t *testing.T) {
+	t.Parallel()
+	b := newBank(t, nil)
+	b.DB = late{b.DB}
+	from := b.customer(t, 10)
+	b.process(t, b.pay(from, b.customer(t, 0), 1), b.pay(from, b.system, 1_000))
+
+	for what, sql := range map[string]string{
+		"payments": `SELECT count(*) FILTER (WHERE p.processed_at = date_trunc('milliseconds', k.created_at)), count(*)
+			FROM payments p JOIN idempotency_keys k ON k.key = p.idempotency_key`,
+		"entries": `SELECT count(*) FILTER (WHERE e.created_at = p.processed_at), count(*) FROM ledger_entries e JOIN payments p ON p.id = e.payment_id`,
+		"accounts": `SELECT count(*) FILTER (WHERE a.created_at = date_trunc('milliseconds', k.created_at)), count(*)
+			FROM accounts a JOIN idempotency_keys k ON convert_from(k.body, 'utf8')::jsonb ->> 'id' = a.id::text WHERE a.kind = 'customer'`,
+	} {
+		var right, all int
+		if err := b.owner.QueryRow(t.Context(), sql).Scan(&right, &all); err != nil || right != all || all == 0 {
+			t.Errorf("%s: %d of %d have the time of their claim: %v", what, right, all, err)
+		}
+	}
+}
 
 func TestAPaymentIsWrittenWithItsEntriesItsEventAndItsAnswer(t *testing.T) {
 	t.Parallel()
