@@ -21,9 +21,9 @@ import (
 )
 
 // through makes b work through a proxy.
-func (b *bank) through(t *testing.T, fate func(conn, commit int) pgproxy.Fate) {
+func (b *bank) through(t *testing.T, fate func(conn, commit int) pgproxy.Fate) (proxy *pgproxy.Proxy) {
 	t.Helper()
-	proxy := pgproxy.Start(t, b.owner.Config().ConnString(), fate)
+	proxy = pgproxy.Start(t, b.owner.Config().ConnString(), fate)
 	config := b.DB.(*pgxpool.Pool).Config()
 	proxy.Through(&config.ConnConfig.Config)
 	pool, err := pgxpool.NewWithConfig(context.Background(), config)
@@ -32,6 +32,7 @@ func (b *bank) through(t *testing.T, fate func(conn, commit int) pgproxy.Fate) {
 	}
 	t.Cleanup(pool.Close)
 	b.DB = pool
+	return proxy
 }
 
 type group = groupcommit.Group[payments.Request, idempotency.Answer]
@@ -124,6 +125,60 @@ func TestWhateverBecomesOfAThousandCommitsEveryPaymentIsMadeOnceAndItsCallerGets
 			}
 			b.wantBalanced(t)
 			t.Logf("%d payments in %d transactions, of which %d lost their COMMIT", made, transactions.Load(), lose)
+		})
+	}
+}
+
+// The network is cut under a COMMIT: its backend keeps the transaction and the key, and nobody can tell whether COMMIT will arrive.
+func TestStalledCommit(t *testing.T) {
+	t.Parallel()
+	for name, ends := range map[string]bool{"the backend ends while it is asked about": true, "the backend stays": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBank(t, nil)
+			to := b.customer(t, 0)
+			var commits atomic.Int64
+			asked := make(chan struct{}) // closed when the key was found held, twice
+			proxy := b.through(t, func(_, _ int) pgproxy.Fate {
+				switch commits.Add(1) {
+				case 1:
+					return pgproxy.Stall
+				case 3:
+					close(asked)
+				}
+				return pgproxy.Pass
+			})
+			if ends {
+				go func() { <-asked; proxy.Release() }()
+			}
+
+			r := b.pay(b.system, to, 7)
+			as, err := b.Process(t.Context(), []payments.Request{r})
+			if ends && (err != nil || as[0].State != idempotency.New || as[0].RequestID != r.RequestID) {
+				t.Errorf("answered %v, %v", as, err)
+			}
+			if !ends {
+				if !errors.Is(err, idempotency.ErrOutcomeUnknown) {
+					t.Errorf("answered %v, %v", as, err)
+				}
+				proxy.Release()
+			}
+
+			r.RequestID = uuid.NewString()
+			var repeat idempotency.Answer
+			testenv.Eventually(t, 10*time.Second, func() error { // until the backend has rolled back
+				if repeat = b.process(t, r)[0]; repeat.State == idempotency.InProgress {
+					return errors.New("the key is held")
+				}
+				return nil
+			})
+			if want := map[bool]idempotency.State{true: idempotency.Replay, false: idempotency.New}[ends]; repeat.State != want {
+				t.Errorf("the repeat is %s, want %s", repeat.State, want)
+			}
+			if balance := b.balance(t, to); balance != 7 {
+				t.Errorf("paid %d, want 7", balance)
+			}
+			b.wantBalanced(t)
 		})
 	}
 }

@@ -25,7 +25,7 @@ const (
 	LoseReply               // it is done, and then the connection breaks: the client does not hear of it
 	LoseRequest             // the connection breaks before it reaches the server
 	Cut                     // it is on its way to the server when the connection breaks
-	Stall                   // it stays on the way until the client gives up
+	Stall                   // it stays on the way; the server learns that the client gave up when the test calls Release
 )
 
 // Proxy is one that listens.
@@ -34,6 +34,8 @@ type Proxy struct {
 	server   *pgconn.Config
 	listener net.Listener
 	conns    atomic.Int64
+	release  func()
+	released chan struct{} // closed by release
 
 	mu   sync.Mutex
 	down bool
@@ -53,11 +55,13 @@ func Start(t testing.TB, server string, fate func(conn, commit int) Fate) *Proxy
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Proxy{fate: fate, server: cfg, listener: l, open: map[net.Conn]bool{}}
+	p := &Proxy{fate: fate, server: cfg, listener: l, open: map[net.Conn]bool{}, released: make(chan struct{})}
+	p.release = sync.OnceFunc(func() { close(p.released) })
 	p.all.Go(p.accept)
 	t.Cleanup(func() {
 		_ = l.Close() // nobody is to connect any more, whatever it says
 		p.SetDown(true)
+		p.Release()
 		p.all.Wait()
 	})
 	return p
@@ -91,6 +95,10 @@ func (p *Proxy) SetDown(down bool) {
 	}
 }
 
+// Release lets the server see the end of the connections whose COMMIT stalled, and of those that stall later at once. Until then their
+// backends keep their transactions open, as behind a network that is cut.
+func (p *Proxy) Release() { p.release() }
+
 func (p *Proxy) accept() {
 	for {
 		client, err := p.listener.Accept()
@@ -119,7 +127,7 @@ func (p *Proxy) serve(client net.Conn, n int) {
 		defer p.close(server)
 		answers(client, bufio.NewReader(server), &silent)
 	})
-	requests(client, server, func(commit int) Fate { return p.fate(n, commit) }, &silent)
+	requests(client, server, func(commit int) Fate { return p.fate(n, commit) }, &silent, p.released)
 }
 
 func (p *Proxy) keep(conns ...net.Conn) bool {
@@ -146,7 +154,7 @@ const (
 	noEncryption = 'N'
 )
 
-func requests(client, server net.Conn, fate func(commit int) Fate, silent *atomic.Bool) {
+func requests(client, server net.Conn, fate func(commit int) Fate, silent *atomic.Bool, released <-chan struct{}) {
 	r := bufio.NewReader(client)
 	m, err := read(r, startLength)
 	for ; err == nil && len(m) == 8; m, err = read(r, startLength) {
@@ -165,6 +173,7 @@ func requests(client, server net.Conn, fate func(commit int) Fate, silent *atomi
 			return
 		case Stall:
 			_, _ = read(r, length) // nothing more comes but the end
+			<-released
 			return
 		case LoseReply, Cut:
 			silent.Store(true)

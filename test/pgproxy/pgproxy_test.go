@@ -52,17 +52,33 @@ func TestEachFateDoesWhatItSays(t *testing.T) {
 			if err := write(`INSERT INTO rows VALUES (1)`); (err == nil) != want.heard {
 				t.Errorf("the client was told %v", err)
 			}
+
+			// Not done is final only when the backend is gone: until then a COMMIT may still arrive.
 			owner := db.Pool(t, "")
-			testenv.Eventually(t, 10*time.Second, func() error {
-				var n int
-				if err := owner.QueryRow(t.Context(), `SELECT count(*) FROM rows`).Scan(&n); err != nil {
-					return err
+			count := func(sql string) (n int) {
+				if err := owner.QueryRow(t.Context(), sql, conn.PgConn().PID()).Scan(&n); err != nil {
+					t.Fatal(err)
 				}
-				if (n == 1) != want.done {
-					return fmt.Errorf("%d rows", n)
+				return n
+			}
+			const backends = `SELECT count(*) FROM pg_stat_activity WHERE pid = $1`
+			if fate == Stall {
+				if count(backends+` AND state = 'idle in transaction'`) != 1 {
+					t.Error("the backend does not keep its transaction open")
 				}
-				return nil
-			})
+				p.Release()
+			}
+			if fate != Pass {
+				testenv.Eventually(t, 10*time.Second, func() error {
+					if n := count(backends); n > 0 {
+						return fmt.Errorf("%d backends", n)
+					}
+					return nil
+				})
+			}
+			if n := count(`SELECT count(*) FROM rows WHERE $1::int IS NOT NULL`); (n == 1) != want.done {
+				t.Errorf("%d rows", n)
+			}
 			if conn.IsClosed() == want.heard {
 				t.Error("the connection broke, or did not")
 			}
