@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/oncepay/oncepay/internal/outbox"
@@ -37,5 +38,19 @@ func TestAnEventThatIsTooLargeIsRefusedBeforeItIsWritten(t *testing.T) {
 				t.Errorf("%s, %d bytes too large: %d events were written", part, over, n)
 			}
 		}
+	}
+}
+
+func TestAnEventWithoutAnIDIsRefused(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	es := events(2)
+	es[1].ID = uuid.Nil
+	err := pgx.BeginFunc(t.Context(), d.owner, func(tx pgx.Tx) error { return outbox.Append(t.Context(), tx, es) })
+	if err == nil || !strings.Contains(err.Error(), "event 1 of type thing.changed has no id") {
+		t.Error(err)
+	}
+	if n := ask[int](t, d, `SELECT count(*) FROM outbox_events`); n != 0 {
+		t.Errorf("%d events were written", n)
 	}
 }
