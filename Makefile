@@ -11,7 +11,7 @@ RACE := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
 PGBOUNCER := $(shell PATH=$$PATH:/usr/sbin command -v pgbouncer)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kill demo-check bench-intake bench-relay bench-smoke record test test-big test-containers check fmt fmt-check vet lint build migrate up down test-compose compose-demo clean tools
+.PHONY: help demo demo-kill demo-check bench-intake bench-relay bench-smoke mutants record test test-big test-containers check fmt fmt-check vet lint build migrate up down test-compose compose-demo clean tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -37,6 +37,9 @@ test-containers: ## all tests with -race, against Postgres and Kafka in Docker, 
 	@[ -n "$(RACE)" ] || echo "NO C COMPILER: the tests run without the race detector (install gcc)"
 	@[ -n "$(PGBOUNCER)" ] || echo "NO PGBOUNCER: nothing is tested through a pooler (install pgbouncer)"
 	TEST_SERVERS=docker go run ./test/servers -docker -- go test $(RACE) -count=1 ./...
+
+mutants: ## plant the bugs of test/mutants one by one: the tests must fail with each (minutes; RUN=regexp for some of them)
+	go run ./test/servers -- go run ./tools/mutants -run '$(RUN)'
 
 check: fmt-check vet lint test ## what CI runs first: format, vet, lint, test
 
