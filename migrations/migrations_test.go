@@ -2,11 +2,13 @@ package migrations_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/oncepay/oncepay/internal/testenv"
+	"github.com/oncepay/oncepay/migrations"
 )
 
 func code(err error) string {
@@ -15,6 +17,36 @@ func code(err error) string {
 		return e.Code
 	}
 	return ""
+}
+
+func TestCheck(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		last    int64 // written behind what is applied; zero: nothing is
+		applied bool
+		want    string
+	}{
+		"as it should be":  {},
+		"older":            {migrations.Version(), false, "run `migrate up`"}, // the last file was rolled back
+		"newer":            {migrations.Version() + 1, true, "deploy a newer program"},
+		"newer and undone": {migrations.Version() + 1, false, ""},
+		"rolled forward":   {migrations.Version(), true, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			owner := testenv.Database(t).Pool(t, "")
+			if c.last != 0 {
+				_, err := owner.Exec(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES ($1, $2)`, c.last, c.applied)
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := migrations.Check(t.Context(), owner)
+			if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, migrations.ErrOutOfStep) || !strings.Contains(err.Error(), c.want)) {
+				t.Errorf("%v, want %q", err, c.want)
+			}
+		})
+	}
 }
 
 func TestRolesMayNotChangeHistory(t *testing.T) {
