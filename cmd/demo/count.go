@@ -10,11 +10,12 @@ import (
 
 	"github.com/oncepay/oncepay/internal/invariant"
 	"github.com/oncepay/oncepay/internal/statements"
+	"github.com/oncepay/oncepay/internal/traffic"
 )
 
 // lookBefore counts what an earlier run has left behind: it is not this one's.
-func (d *demo) lookBefore(ctx context.Context, v view) (err error) {
-	if err := v.drain(ctx, func(counts) {}); err != nil {
+func (d *demo) lookBefore(ctx context.Context, v traffic.View) (err error) {
+	if err := v.Drain(ctx, func(traffic.Counts) {}); err != nil {
 		return err
 	}
 	d.before, err = d.compare(ctx, invariant.Sources{})
@@ -23,22 +24,22 @@ func (d *demo) lookBefore(ctx context.Context, v view) (err error) {
 
 // count waits until every event has arrived, compares tables, topics and the clients' history, and prints what it found. Its
 // error says what is wrong.
-func (d *demo) count(ctx context.Context, l *load, v view) error {
+func (d *demo) count(ctx context.Context, l *traffic.Load, v traffic.View) error {
 	d.counted = true
 	d.say("requests have stopped; waiting until every event is relayed and consumed")
-	notDrained := v.drain(ctx, func(c counts) {
-		d.say("backlog %d, lag %d (the partitions of a consumer that was killed wait until its session has ended)", c.backlog, c.lag())
+	notDrained := v.Drain(ctx, func(c traffic.Counts) {
+		d.say("backlog %d, lag %d (the partitions of a consumer that was killed wait until its session has ended)", c.Backlog, c.Lag())
 	})
 	if ctx.Err() != nil {
 		return errors.New("interrupted before it could count")
 	}
-	if err := l.history.close(); err != nil {
+	if err := l.History.Close(); err != nil {
 		return err
 	}
 	d.say("counting: tables, topics, and what the clients were told")
 	began := time.Now()
 	report, err := d.compare(ctx, invariant.Sources{
-		History: []string{l.history.path}, MostRepeated: int(d.before.Repeated) + 2*d.stack.batch()*d.killed("relay"),
+		History: []string{l.History.Path}, MostRepeated: int(d.before.Repeated) + 2*d.stack.batch()*d.killed("relay"),
 	})
 	if err != nil {
 		return err
@@ -48,7 +49,7 @@ func (d *demo) count(ctx context.Context, l *load, v view) error {
 	report.Events -= d.before.Events
 	report.Repeated -= d.before.Repeated
 	d.say("counted in %.1f s: %d payments, %d events (sent again: %d), %d attempts of clients (cut off: %d; of these found to have been made: %d)",
-		time.Since(began).Seconds(), report.Payments, report.Events, report.Repeated, report.Exchanges, l.history.cut.Load(), report.Recovered)
+		time.Since(began).Seconds(), report.Payments, report.Events, report.Repeated, report.Exchanges, l.History.Cut.Load(), report.Recovered)
 
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -58,7 +59,7 @@ func (d *demo) count(ctx context.Context, l *load, v view) error {
 	}
 	fmt.Fprintln(d.out)
 	d.verdict = d.judge(report)
-	err = errors.Join(notDrained, d.objections(report, l.history))
+	err = errors.Join(notDrained, d.objections(report, l.History))
 	if err == nil {
 		fmt.Fprintf(d.out, "done: %d payments under %d kills; nothing lost, nothing doubled, nothing out of order, the books balance\n", report.Payments, len(d.kills))
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/oncepay/oncepay/internal/traffic"
 )
 
 const (
@@ -23,7 +25,7 @@ type kill struct {
 
 // killInTurn kills one program after the other and starts each again, with some seconds before, between and after. It returns when
 // soft ends; with -check when each was killed once.
-func (d *demo) killInTurn(soft, hard context.Context, l *load) error {
+func (d *demo) killInTurn(soft, hard context.Context, l *traffic.Load) error {
 	if !d.kill {
 		return nil
 	}
@@ -44,10 +46,10 @@ func (d *demo) killInTurn(soft, hard context.Context, l *load) error {
 	}
 }
 
-func (d *demo) killOne(ctx context.Context, program string, l *load) error {
-	inFlight := l.inFlight.Load()
+func (d *demo) killOne(ctx context.Context, program string, l *traffic.Load) error {
+	inFlight := l.InFlight()
 	if d.check {
-		inFlight = l.awaitInFlight(ctx, leastInFlight)
+		inFlight = awaitInFlight(ctx, l, leastInFlight)
 	}
 	if err := d.stack.kill(ctx, program); err != nil {
 		return err
@@ -67,20 +69,20 @@ func (d *demo) killOne(ctx context.Context, program string, l *load) error {
 			return fmt.Errorf("start %s again: %w", program, err)
 		}
 		d.say("%s did not start, once more", program)
-		pause(ctx, time.Second)
+		traffic.Pause(ctx, time.Second)
 	}
 	d.say("%s runs again after %.1f s", program, time.Since(killed).Seconds())
 	return nil
 }
 
 // awaitInFlight waits up to five seconds for so many requests to be in flight, and returns how many there are.
-func (l *load) awaitInFlight(ctx context.Context, least int64) int64 {
+func awaitInFlight(ctx context.Context, l *traffic.Load, least int64) int64 {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
 	for {
-		n := l.inFlight.Load()
+		n := l.InFlight()
 		if n >= least {
 			return n
 		}

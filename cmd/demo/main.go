@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"github.com/oncepay/oncepay/internal/invariant"
+	"github.com/oncepay/oncepay/internal/statements"
+	"github.com/oncepay/oncepay/internal/traffic"
 )
 
 func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr)) }
@@ -136,8 +138,8 @@ type demo struct {
 	out io.Writer
 
 	stack   stack
-	shops   [2]seed          // the clients that pay
-	visitor seed             // whose credential the curl lines have
+	shops   [2]traffic.Seed  // the clients that pay
+	visitor traffic.Seed     // whose credential the curl lines have
 	before  invariant.Report // only what was counted, not what was wrong
 	kills   []kill
 	counted bool
@@ -169,16 +171,16 @@ func (d *demo) run(soft, hard context.Context) (err error) {
 	if err := d.prepare(soft); err != nil {
 		return err
 	}
-	view, err := openView(soft, d.stack.owner())
+	view, err := traffic.OpenView(soft, d.stack.owner(), d.stack.brokers(), statements.Consumer)
 	if err != nil {
 		return err
 	}
-	defer view.close()
-	load, err := newLoad(dir, d.stack.url(), d.shops[:])
+	defer view.Close()
+	load, err := traffic.New(dir, d.stack.url(), d.shops[:])
 	if err != nil {
 		return err
 	}
-	defer load.history.close()
+	defer load.History.Close()
 	if d.compose {
 		if err := d.lookBefore(soft, view); err != nil {
 			return err

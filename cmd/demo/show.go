@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/oncepay/oncepay/internal/traffic"
 )
 
 // show sends the load, kills when asked to, and prints a line a second, until soft ends, the demo's time is over or all kills of
 // -check are done, and every request has its answer.
-func (d *demo) show(soft, hard context.Context, l *load, v view) error {
+func (d *demo) show(soft, hard context.Context, l *traffic.Load, v traffic.View) error {
 	sending, stop := context.WithCancel(soft)
 	defer stop()
 	if d.length > 0 {
@@ -23,9 +25,9 @@ func (d *demo) show(soft, hard context.Context, l *load, v view) error {
 	sent, moved, killed := make(chan struct{}), make(chan error, 1), make(chan error, 1)
 	go func() {
 		defer close(sent)
-		l.run(sending, hard, d.rate)
+		l.Run(sending, hard, d.rate)
 	}()
-	go func() { moved <- moveParcels(sending, hard, d.stack) }()
+	go func() { moved <- traffic.MoveParcels(sending, hard, d.stack.owner(), d.stack.brokers(), topicPrefix) }()
 	go func() { killed <- d.killInTurn(sending, hard, l) }()
 
 	err := d.watch(sending, hard, l, v, killed)
@@ -45,11 +47,11 @@ func (d *demo) show(soft, hard context.Context, l *load, v view) error {
 }
 
 // watch returns when soft ends, when a program has failed, and when all kills of -check are done.
-func (d *demo) watch(soft, hard context.Context, l *load, v view, killed chan error) error {
+func (d *demo) watch(soft, hard context.Context, l *traffic.Load, v traffic.View, killed chan error) error {
 	line := time.NewTimer(time.Second)
 	defer line.Stop()
-	first := l.first
-	before, err := v.count(hard)
+	first := l.First
+	before, err := v.Count(hard)
 	if err != nil {
 		return err
 	}
@@ -74,13 +76,13 @@ func (d *demo) watch(soft, hard context.Context, l *load, v view, killed chan er
 			}
 		case <-line.C:
 			began := time.Now()
-			c, err := v.count(hard)
+			c, err := v.Count(hard)
 			if err != nil {
 				return err
 			}
-			rate := float64(c.payments-before.payments) / began.Sub(at).Seconds()
+			rate := float64(c.Payments-before.Payments) / began.Sub(at).Seconds()
 			d.say("%5.0f payments/s  %d in all, %d replays, %d refused  backlog %d  lag %d  consumed %d",
-				rate, c.payments, l.history.replays.Load(), l.history.refused.Load(), c.backlog, c.lag(), c.consumed)
+				rate, c.Payments, l.History.Replays.Load(), l.History.Refused.Load(), c.Backlog, c.Lag(), c.Consumed)
 			before, at = c, began
 			line.Reset(max(time.Second, 20*time.Since(began))) // to watch must not slow down what is watched
 		}
@@ -89,7 +91,9 @@ func (d *demo) watch(soft, hard context.Context, l *load, v view, killed chan er
 
 func (d *demo) printCurl() {
 	curl := func(amount int64) string {
-		body, _ := json.Marshal(payment{amount, "USD", d.visitor.Accounts[0].ID, d.visitor.Accounts[1].ID}) // plain: cannot fail
+		body, _ := json.Marshal(traffic.Payment{
+			AmountMinor: amount, Currency: "USD", SourceAccount: d.visitor.Accounts[0].ID, DestinationAccount: d.visitor.Accounts[1].ID,
+		}) // plain: cannot fail
 		return fmt.Sprintf("curl -i %s/api/v1/payments -H 'Authorization: Bearer %s' -H 'Idempotency-Key: my-first' -H 'Content-Type: application/json' -d '%s'",
 			d.stack.url(), d.visitor.Token, body)
 	}

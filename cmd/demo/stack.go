@@ -3,11 +3,11 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
+
+	"github.com/oncepay/oncepay/internal/traffic"
 )
 
 // stack is where the service runs: on embedded servers of the demo's own, or in Compose.
@@ -35,37 +35,19 @@ const topicPrefix = "oncepay."
 // programs, in the order in which they are killed.
 var programs = []string{"api", "relay", "consumer"}
 
-// seed is what oncepay seed prints.
-type seed struct {
-	ClientID uuid.UUID `json:"client_id"`
-	Token    string    `json:"token"`
-	Accounts []struct {
-		ID uuid.UUID `json:"id"`
-	} `json:"accounts"`
-}
-
-// Enough accounts that payments seldom wait for each other, and enough money that none runs out by chance.
-const (
-	accounts = "16"
-	funds    = "100000000"
-)
-
 // prepare makes clients of one tenant: two for the demo's own requests, all of which are counted, and one for the visitor's.
 func (d *demo) prepare(ctx context.Context) error {
 	run := uuid.NewString()[:8] // in Compose an earlier demo's client is there still
-	for name, s := range map[string]*seed{"shop-" + run: &d.shops[0], "other-shop-" + run: &d.shops[1], "visitor-" + run: &d.visitor} {
-		out, err := d.stack.oncepay(ctx, "seed", "-tenant", "demo", "-client", name, "-currency", "USD", "-accounts", accounts, "-fund", funds, "-json")
+	for name, s := range map[string]*traffic.Seed{"shop-" + run: &d.shops[0], "other-shop-" + run: &d.shops[1], "visitor-" + run: &d.visitor} {
+		out, err := d.stack.oncepay(ctx, traffic.SeedArgs(name)...)
 		if err != nil {
 			return err
 		}
-		if err := json.Unmarshal(out, s); err != nil {
-			return fmt.Errorf("read what oncepay seed printed: %w", err)
-		}
-		if s.Token == "" || len(s.Accounts) < 2 {
-			return errors.New("oncepay seed printed no token or no accounts")
+		if *s, err = traffic.ReadSeed(out); err != nil {
+			return err
 		}
 	}
-	d.say("clients and %s accounts with 1,000,000.00 USD each are there", accounts)
+	d.say("clients and %s accounts with 1,000,000.00 USD each are there", traffic.Accounts)
 	return nil
 }
 

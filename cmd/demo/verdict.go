@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/oncepay/oncepay/internal/invariant"
+	"github.com/oncepay/oncepay/internal/traffic"
 )
 
 // verdict is the last line of -check.
@@ -52,7 +53,7 @@ func (d *demo) judge(r invariant.Report) verdict {
 }
 
 // objections says why the run does not count as good: something is wrong, or it would not have been seen.
-func (d *demo) objections(r invariant.Report, h *history) error {
+func (d *demo) objections(r invariant.Report, h *traffic.History) error {
 	var errs []error
 	object := func(when bool, format string, args ...any) {
 		if when {
@@ -60,7 +61,7 @@ func (d *demo) objections(r invariant.Report, h *history) error {
 		}
 	}
 	object(!r.OK(), "the count is not clean: see the lines marked WRONG")
-	object(h.unknown.Load() > 0, "%d requests never had an answer", h.unknown.Load())
+	object(h.Unknown.Load() > 0, "%d requests never had an answer", h.Unknown.Load())
 	if !d.check {
 		return errors.Join(errs...)
 	}

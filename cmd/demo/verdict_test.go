@@ -8,16 +8,17 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/oncepay/oncepay/internal/invariant"
+	"github.com/oncepay/oncepay/internal/traffic"
 )
 
 // goodRun is one to which there is nothing to object.
-func goodRun() (*demo, invariant.Report, *history) {
+func goodRun() (*demo, invariant.Report, *traffic.History) {
 	d := &demo{options: options{check: true}, kills: []kill{{"api", 96}, {"relay", 96}, {"consumer", leastInFlight}}}
 	r := invariant.Report{Payments: 100, Declined: 3, Events: 117, Records: 120, Repeated: 3, Exchanges: 150, Replays: 20, MismatchesRefused: 5, Recovered: 4}
 	for _, name := range []string{invariant.AcknowledgedMissing, invariant.KeysTwice, invariant.EventsLost, invariant.EventsOutOfOrder, invariant.PaymentsUnbalanced} {
 		r.Lines = append(r.Lines, invariant.Line{Name: name, Of: 100})
 	}
-	return d, r, &history{}
+	return d, r, &traffic.History{}
 }
 
 func TestNothingIsSaidAgainstAGoodRun(t *testing.T) {
@@ -35,19 +36,19 @@ func TestNothingIsSaidAgainstAGoodRun(t *testing.T) {
 // TestARunThatShowsNothingIsNotAGoodOne: each change alone must be objected to.
 func TestARunThatShowsNothingIsNotAGoodOne(t *testing.T) {
 	t.Parallel()
-	for want, spoil := range map[string]func(*demo, *invariant.Report, *history){
-		"not clean":                func(_ *demo, r *invariant.Report, _ *history) { r.Lines[2].Wrong = 1 },
-		"looked at nothing":        func(_ *demo, r *invariant.Report, _ *history) { r.Lines[1].Of = 0 },
-		"only 49 requests":         func(d *demo, _ *invariant.Report, _ *history) { d.kills[2].inFlight = 49 },
-		"relay was killed 0 times": func(d *demo, _ *invariant.Report, _ *history) { d.kills[1].program = "api" },
-		"api was killed 2 times":   func(d *demo, _ *invariant.Report, _ *history) { d.kills = append(d.kills, kill{"api", 96}) },
-		"never had an answer":      func(_ *demo, _ *invariant.Report, h *history) { h.unknown.Add(1) },
-		"no payment":               func(_ *demo, r *invariant.Report, _ *history) { r.Payments = 0 },
-		"no event":                 func(_ *demo, r *invariant.Report, _ *history) { r.Events = 0 },
-		"no replay":                func(_ *demo, r *invariant.Report, _ *history) { r.Replays = 0 },
-		"no refusal of a reused":   func(_ *demo, r *invariant.Report, _ *history) { r.MismatchesRefused = 0 },
-		"no declined payment":      func(_ *demo, r *invariant.Report, _ *history) { r.Declined = 0 },
-		"no request that was cut":  func(_ *demo, r *invariant.Report, _ *history) { r.Recovered = 0 },
+	for want, spoil := range map[string]func(*demo, *invariant.Report, *traffic.History){
+		"not clean":                func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Lines[2].Wrong = 1 },
+		"looked at nothing":        func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Lines[1].Of = 0 },
+		"only 49 requests":         func(d *demo, _ *invariant.Report, _ *traffic.History) { d.kills[2].inFlight = 49 },
+		"relay was killed 0 times": func(d *demo, _ *invariant.Report, _ *traffic.History) { d.kills[1].program = "api" },
+		"api was killed 2 times":   func(d *demo, _ *invariant.Report, _ *traffic.History) { d.kills = append(d.kills, kill{"api", 96}) },
+		"never had an answer":      func(_ *demo, _ *invariant.Report, h *traffic.History) { h.Unknown.Add(1) },
+		"no payment":               func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Payments = 0 },
+		"no event":                 func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Events = 0 },
+		"no replay":                func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Replays = 0 },
+		"no refusal of a reused":   func(_ *demo, r *invariant.Report, _ *traffic.History) { r.MismatchesRefused = 0 },
+		"no declined payment":      func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Declined = 0 },
+		"no request that was cut":  func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Recovered = 0 },
 	} {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()

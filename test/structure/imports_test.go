@@ -48,6 +48,7 @@ var table = map[string]rule{
 	"internal/child":     {nil, []string{}},
 	"internal/client":    {nil, []string{}},
 	"internal/invariant": {nil, []string{pgx, uuid, kgo}},
+	"internal/traffic":   {[]string{"internal/client", "internal/invariant", "internal/outbox"}, []string{pgx, uuid, kgo, "golang.org/x/sync"}},
 	"internal/embedded":  {nil, []string{pgx, kgo, "github.com/fergusstrange/embedded-postgres"}},
 	"internal/testenv":   {[]string{"internal/embedded", "migrations"}, nil},
 	"api":                {nil, []string{}},
@@ -61,6 +62,7 @@ var table = map[string]rule{
 	"tools/mutants":      {nil, []string{}},
 	"tools/record":       {nil, []string{}},
 	"tools/bench":        {[]string{"internal/*", "migrations"}, []string{pgx, uuid, kgo, "github.com/HdrHistogram/hdrhistogram-go", "golang.org/x/sync"}},
+	"tools/soak":         {[]string{"internal/*", "migrations"}, []string{pgx, uuid, kgo, "github.com/HdrHistogram/hdrhistogram-go", "golang.org/x/sync"}},
 	"test/pgproxy":       {nil, []string{pgx}},
 	"test/plans":         {nil, nil},
 	"test/servers":       {[]string{"internal/testenv", "internal/embedded"}, nil},
@@ -72,10 +74,11 @@ var table = map[string]rule{
 // onlyFor lists packages that no other program than those named may contain.
 var onlyFor = map[string][]string{
 	"internal/testenv":   {"test/servers", "tools/bench"},
-	"internal/embedded":  {"cmd/demo", "tools/bench", "internal/testenv", "test/servers"},
+	"internal/embedded":  {"cmd/demo", "tools/bench", "tools/soak", "internal/testenv", "test/servers"},
 	"test/pgproxy":       {"test/e2e"},
-	"internal/child":     {"cmd/demo", "tools/bench", "test/e2e"},
-	"internal/invariant": {"cmd/demo", "tools/bench", "test/e2e"},
+	"internal/child":     {"cmd/demo", "tools/bench", "tools/soak", "test/e2e"},
+	"internal/invariant": {"cmd/demo", "tools/bench", "tools/soak", "test/e2e", "internal/traffic"},
+	"internal/traffic":   {"cmd/demo", "tools/soak"},
 }
 
 func TestPackagesImportWhatTheTableAllowsAndNothingElse(t *testing.T) {

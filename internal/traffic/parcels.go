@@ -1,4 +1,4 @@
-package main
+package traffic
 
 import (
 	"context"
@@ -24,14 +24,14 @@ const (
 	moves       = 3 // events in one transaction
 )
 
-// moveParcels writes events of parcels until soft ends.
-func moveParcels(soft, hard context.Context, s stack) error {
-	if err := makeTopic(hard, s.brokers(), topicPrefix+parcels); err != nil {
+// MoveParcels writes events of parcels as the schema's owner at url until soft ends. It waits outages of the database out.
+func MoveParcels(soft, hard context.Context, url string, brokers []string, topicPrefix string) error {
+	if err := makeTopic(hard, brokers, topicPrefix+parcels); err != nil {
 		return err
 	}
 	g, hard := errgroup.WithContext(hard)
 	for range carriers {
-		g.Go(func() error { return carry(soft, hard, s.owner()) })
+		g.Go(func() error { return carry(soft, hard, url) })
 	}
 	return g.Wait()
 }
@@ -56,16 +56,37 @@ func makeTopic(ctx context.Context, brokers []string, name string) error {
 	return nil
 }
 
+// carry moves parcels. When a transaction failed, it may have committed nevertheless, so it goes on with new parcels.
 func carry(soft, hard context.Context, url string) error {
-	conn, err := pgx.Connect(hard, url)
+	for well := time.Now(); soft.Err() == nil; {
+		moved, err := carryOn(soft, hard, url)
+		if moved {
+			well = time.Now()
+		}
+		if err != nil && (hard.Err() != nil || time.Since(well) > patience) {
+			return fmt.Errorf("move a parcel: %w", err)
+		}
+		if err != nil {
+			Pause(soft, 100*time.Millisecond)
+		}
+	}
+	return nil
+}
+
+// carryOn moves parcels on one connection until soft ends or a transaction fails, and reports whether any was moved.
+func carryOn(soft, hard context.Context, url string) (moved bool, err error) {
+	connecting, cancel := context.WithTimeout(hard, patience/3)
+	defer cancel()
+	conn, err := pgx.Connect(connecting, url)
 	if err != nil {
-		return fmt.Errorf("connect to the database: %w", err)
+		return false, fmt.Errorf("connect to the database: %w", err)
 	}
 	defer conn.Close(context.WithoutCancel(hard))
 	var ids [eachCarries]string
 	for i := range ids {
 		ids[i] = uuid.NewString()
 	}
+
 	for n := 0; soft.Err() == nil; n++ {
 		version := int64(n/eachCarries)*moves + 1
 		err := pgx.BeginFunc(hard, conn, func(tx pgx.Tx) error {
@@ -77,18 +98,20 @@ func carry(soft, hard context.Context, url string) error {
 				})
 			}
 			err := outbox.Append(hard, tx, events)
-			pause(hard, rand.N(50*time.Millisecond)) // the others go on meanwhile
+			Pause(hard, rand.N(50*time.Millisecond)) // the others go on meanwhile
 			return err
 		})
 		if err != nil {
-			return fmt.Errorf("move a parcel: %w", err)
+			return moved, err
 		}
-		pause(hard, rand.N(50*time.Millisecond))
+		moved = true
+		Pause(hard, rand.N(50*time.Millisecond))
 	}
-	return nil
+	return moved, nil
 }
 
-func pause(ctx context.Context, d time.Duration) {
+// Pause returns after d, or when ctx ends.
+func Pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {

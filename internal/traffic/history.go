@@ -1,4 +1,4 @@
-package main
+package traffic
 
 import (
 	"bufio"
@@ -18,31 +18,31 @@ import (
 	"github.com/oncepay/oncepay/internal/invariant"
 )
 
-// history writes down every attempt of every client. The count afterwards compares it with the tables: what was promised to a
+// History writes down every attempt of every client. The count afterwards compares it with the tables: what was promised to a
 // client must be there.
-type history struct {
-	path string
+type History struct {
+	Path string
 
 	mu     sync.Mutex
 	file   *os.File
 	buffer *bufio.Writer
 	err    error // the first
 
-	// For the line that is shown meanwhile.
-	replays, refused, cut, unknown atomic.Int64
+	// For the line that is shown meanwhile. Unknown: requests whose outcome no attempt told.
+	Replays, Refused, Cut, Unknown atomic.Int64
 }
 
-func openHistory(path string) (*history, error) {
+func openHistory(path string) (*History, error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("make the history: %w", err)
 	}
-	return &history{path: path, file: f, buffer: bufio.NewWriterSize(f, 1<<16)}, nil
+	return &History{Path: path, file: f, buffer: bufio.NewWriterSize(f, 1<<16)}, nil
 }
 
 // add writes down an attempt of a client.
-func (h *history) add(id uuid.UUID, a client.Attempt) {
-	var p payment
+func (h *History) add(id uuid.UUID, a client.Attempt) {
+	var p Payment
 	err := json.Unmarshal(a.Body, &p)
 	line, encodeErr := json.Marshal(invariant.Exchange{
 		ClientID: id, Key: a.Key, Request: digest(a.Body),
@@ -52,11 +52,11 @@ func (h *history) add(id uuid.UUID, a client.Attempt) {
 	})
 	switch {
 	case a.Answer.Status == 0:
-		h.cut.Add(1)
+		h.Cut.Add(1)
 	case a.Answer.Replayed():
-		h.replays.Add(1)
+		h.Replays.Add(1)
 	case a.Answer.Status >= 400 && a.Answer.Status < 500 && a.Answer.Status != http.StatusConflict:
-		h.refused.Add(1)
+		h.Refused.Add(1)
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -72,8 +72,8 @@ func digest(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// close makes the file complete. Further calls do nothing.
-func (h *history) close() error {
+// Close makes the file complete. Further calls do nothing.
+func (h *History) Close() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.file != nil {

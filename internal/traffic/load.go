@@ -1,4 +1,6 @@
-package main
+// Package traffic is what the demo and the soak send to the service: payments and the habits of real clients, and parcels, whose many
+// events have an order. What each client was told goes to a history that internal/invariant compares with the tables.
+package traffic
 
 import (
 	"context"
@@ -15,21 +17,21 @@ import (
 	"github.com/oncepay/oncepay/internal/client"
 )
 
-// load is the demo's clients. Most of what they send are new payments; three in ten are the habits of real clients that
+// Load is some clients. Most of what they send are new payments; three in ten are the habits of real clients that
 // a payments service must survive: repeats, keys used twice, duplicates at the same moment, hanging up, payments that nobody can pay.
-type load struct {
-	shops    []shop
-	history  *history
-	inFlight atomic.Int64  // requests that were sent and are not answered
-	first    chan struct{} // closed when a payment was made
+type Load struct {
+	History *History
+	First   chan struct{} // closed when a payment was made
 
-	once sync.Once
+	shops    []shop
+	inFlight atomic.Int64 // requests that were sent and are not answered
+	once     sync.Once
 }
 
 // shop is a client of the service. Both use the same keys, each for payments of its own.
 type shop struct {
 	*client.Client
-	seed seed
+	seed Seed
 }
 
 // clients send at the same time. Well above the 50 requests that are to be in flight at a kill.
@@ -41,12 +43,13 @@ const longestHangUp = 100 * time.Millisecond
 // patience is how long a client repeats a request after the load has ended.
 const patience = 30 * time.Second
 
-func newLoad(dir, url string, seeds []seed) (*load, error) {
+// New makes the clients of the service at url, and the history in dir. The caller closes the history.
+func New(dir, url string, seeds []Seed) (*Load, error) {
 	h, err := openHistory(filepath.Join(dir, "history.jsonl"))
 	if err != nil {
 		return nil, err
 	}
-	l := &load{history: h, first: make(chan struct{})}
+	l := &Load{History: h, First: make(chan struct{})}
 	transport := http.DefaultTransport.(*http.Transport).Clone()
 	transport.MaxIdleConnsPerHost = 2 * clients // each keeps its connection, duplicates included
 	for _, s := range seeds {
@@ -70,9 +73,12 @@ func (c counting) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.next.RoundTrip(r)
 }
 
-// run sends rate requests a second (0: as many as are answered) until soft ends, and returns when each of them has its answer,
+// InFlight is the number of requests that were sent and are not answered.
+func (l *Load) InFlight() int64 { return l.inFlight.Load() }
+
+// Run sends rate requests a second (0: as many as are answered) until soft ends, and returns when each of them has its answer,
 // patience is over, or hard ends.
-func (l *load) run(soft, hard context.Context, rate int) {
+func (l *Load) Run(soft, hard context.Context, rate int) {
 	seeing, stop := context.WithCancel(hard)
 	defer stop()
 	defer context.AfterFunc(soft, func() { time.AfterFunc(patience, stop) })()
@@ -125,7 +131,7 @@ func issue(ctx context.Context, tickets chan<- struct{}, rate int) {
 
 // caller is one client, and what it remembers of its earlier requests.
 type caller struct {
-	load    *load
+	load    *Load
 	shop    shop
 	name    int
 	sent    int
@@ -134,11 +140,11 @@ type caller struct {
 
 type order struct {
 	key string
-	payment
+	Payment
 }
 
-// payment is the body of a request.
-type payment struct {
+// Payment is the body of a request.
+type Payment struct {
 	AmountMinor        int64     `json:"amount_minor"`
 	Currency           string    `json:"currency"`
 	SourceAccount      uuid.UUID `json:"source_account"`
@@ -167,7 +173,7 @@ func (c *caller) next(ctx context.Context) {
 		o.DestinationAccount = uuid.New() // no such account
 	case kind < 25: // hangs up, often between COMMIT and the answer, and asks again below
 		impatient, hangUp := context.WithTimeout(ctx, rand.N(longestHangUp))
-		_, _ = c.shop.Post(impatient, "/api/v1/payments", o.key, o.payment)
+		_, _ = c.shop.Post(impatient, "/api/v1/payments", o.key, o.Payment)
 		hangUp()
 	case kind < 30: // the same payment three times at once, and another one under its key: one of them is made
 		var wg sync.WaitGroup
@@ -190,18 +196,18 @@ func (c *caller) order() order {
 	to := (from + 1 + rand.IntN(len(all)-1)) % len(all)
 	return order{
 		key:     fmt.Sprintf("demo-%d-%d", c.name, c.sent),
-		payment: payment{AmountMinor: 1 + rand.Int64N(1000), Currency: "USD", SourceAccount: all[from].ID, DestinationAccount: all[to].ID},
+		Payment: Payment{AmountMinor: 1 + rand.Int64N(1000), Currency: "USD", SourceAccount: all[from].ID, DestinationAccount: all[to].ID},
 	}
 }
 
 // post sends a payment until its outcome is known, and says whether it is.
 func (c *caller) post(ctx context.Context, o order) bool {
-	a, err := c.shop.Post(ctx, "/api/v1/payments", o.key, o.payment)
+	a, err := c.shop.Post(ctx, "/api/v1/payments", o.key, o.Payment)
 	if err == nil && a.Status == http.StatusCreated {
-		c.load.once.Do(func() { close(c.load.first) })
+		c.load.once.Do(func() { close(c.load.First) })
 	}
 	if err != nil {
-		c.load.history.unknown.Add(1)
+		c.load.History.Unknown.Add(1)
 	}
 	return err == nil
 }
