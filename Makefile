@@ -11,7 +11,7 @@ RACE := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
 PGBOUNCER := $(shell PATH=$$PATH:/usr/sbin command -v pgbouncer)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kill demo-check bench-intake bench-relay bench-smoke mutants record test test-big test-containers check fmt fmt-check vet lint build migrate up down test-compose compose-demo clean tools
+.PHONY: help demo demo-kill demo-check bench-intake bench-relay bench-smoke mutants soak record test test-big test-containers check fmt fmt-check vet lint build migrate up down test-compose compose-demo clean tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -77,6 +77,9 @@ bench-relay: ## events a second of the relay and the tutorials' one, latencies, 
 bench-smoke: ## both in under a minute; fails only if committing together is not twice as fast, or events are missing, out of order or doubled
 	go run ./tools/bench intake -smoke
 	go run ./tools/bench relay -smoke
+
+soak: ## two relays, a promoted standby, a pinned snapshot, load for SOAK_FOR (20m; at least 1m); everything counted, and nobody may be needed (KAFKA_BROKERS, else kfake)
+	go run ./tools/soak -for $${SOAK_FOR:-20m}
 
 test-compose: ## after `make up`: a payment, found by Kafka's own console consumer and in the statements
 	test/compose.sh

@@ -1,0 +1,113 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/oncepay/oncepay/internal/invariant"
+	"github.com/oncepay/oncepay/internal/statements"
+	"github.com/oncepay/oncepay/internal/traffic"
+)
+
+// count waits until everything has arrived, and says what is wrong.
+func (s *soaking) count(ctx context.Context) error {
+	held := s.pin.held(ctx)
+	s.say("requests have stopped; waiting until every event is relayed and consumed")
+	view, err := traffic.OpenView(ctx, s.cluster.owner(), s.brokers, statements.Consumer)
+	if err != nil {
+		return err
+	}
+	defer view.Close()
+	drained := view.Drain(ctx, func(c traffic.Counts) { s.say("backlog %d, lag %d", c.Backlog, c.Lag()) })
+	_ = s.pin.conn.Close(ctx)
+
+	s.say("counting: tables, topics, and what the clients were told")
+	report, err := s.check(ctx)
+	if err != nil {
+		return errors.Join(drained, err)
+	}
+	s.logs()
+	fmt.Fprintf(s.out, "\n%d payments, %d declined, %d events, %d records (repeated: %d), %d attempts of clients, %d found by a repeat\n",
+		report.Payments, report.Declined, report.Events, report.Records, report.Repeated, report.Exchanges, report.Recovered)
+	for _, w := range s.tail.windows {
+		fmt.Fprintf(s.out, "transaction → reader, %s: p50 %.1f ms, p99 %.1f ms of %d\n", w.name, w.quantile(50), w.quantile(99), w.took.TotalCount())
+	}
+	fmt.Fprintf(s.out, "the longest, over %d kills and a promotion: %.1f s\n\n", s.kills, s.tail.longest.Seconds())
+	if err := report.WriteTable(s.out); err != nil {
+		return fmt.Errorf("print the report: %w", err)
+	}
+
+	err = errors.Join(held, drained, s.objections(report))
+	if err == nil {
+		fmt.Fprintf(s.out, "\nok: nothing lost, nothing doubled, nothing out of order, and nobody was needed\n")
+	}
+	return err
+}
+
+func (s *soaking) check(ctx context.Context) (invariant.Report, error) {
+	db, err := pgxpool.New(ctx, s.cluster.owner())
+	if err != nil {
+		return invariant.Report{}, fmt.Errorf("connect to the database: %w", err)
+	}
+	defer db.Close()
+	most := 0
+	if !s.exactlyOnce {
+		const batch = 2500 // RELAY_BATCH's default; two may be in hand
+		most = 2 * batch * (s.kills + s.promotions)
+	}
+	return invariant.Check(ctx, invariant.Sources{
+		DB: db, Brokers: s.brokers, TopicPrefix: s.prefix, Consumer: statements.Consumer, History: []string{s.load.History.Path}, MostRepeated: most,
+	})
+}
+
+// objections says why the run does not count as good: something is wrong, or it would not have been seen.
+func (s *soaking) objections(r invariant.Report) error {
+	var errs []error
+	object := func(when bool, format string, args ...any) {
+		if when {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	object(!r.OK(), "the count is not clean: see the lines marked WRONG")
+	object(s.load.History.Unknown.Load() > 0, "%d requests never had an answer", s.load.History.Unknown.Load())
+	for _, i := range s.instances {
+		if found := i.findings(); len(found) > 0 {
+			object(true, "somebody was needed: %s ended by itself or did not start, %d times; the first: %s", i.name, len(found), found[0])
+		}
+	}
+	object(s.kills < 4 || s.promotions != 1, "void: %d relays were killed and %d standbys promoted", s.kills, s.promotions)
+	for _, line := range r.Lines {
+		object(line.Of == 0, "void: %q looked at nothing", line.Name)
+	}
+	for _, w := range s.tail.windows {
+		object(w.took.TotalCount() == 0, "void: no payment arrived at the %s", w.name)
+	}
+	return errors.Join(errs...)
+}
+
+// logs shows what the programs complained of, for people: each message once, with its count.
+func (s *soaking) logs() {
+	for _, i := range s.instances {
+		text, _ := os.ReadFile(filepath.Join(i.dir, strings.SplitN(i.name, "-", 2)[0]+".log")) // for show
+		times, order := map[string]int{}, []string{}
+		for line := range strings.Lines(string(text)) {
+			var l struct{ Level, Msg, Error string }
+			if json.Unmarshal([]byte(line), &l) != nil || l.Level != "WARN" && l.Level != "ERROR" {
+				continue
+			}
+			if times[l.Msg]++; times[l.Msg] == 1 {
+				order = append(order, l.Msg)
+			}
+		}
+		for _, msg := range order {
+			s.say("log of %s: %d × %s", i.name, times[msg], msg)
+		}
+	}
+}

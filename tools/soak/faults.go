@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/oncepay/oncepay/internal/traffic"
+)
+
+// recoverMax is how long the service may take until payments flow again. What takes longer needs somebody.
+const recoverMax = 45 * time.Second
+
+// killEvery is at least the time in which a killed relay is back as a standby.
+const killEvery = 9 * time.Second
+
+// faults kills the leading relay every twentieth of the time, but where latencies are measured, and promotes the standby in the middle.
+func (s *soaking) faults(ctx context.Context, begun time.Time) error {
+	at := func(share float64) {
+		traffic.Pause(ctx, time.Until(begun.Add(time.Duration(share*float64(s.length)))))
+	}
+	step := max(.05, float64(killEvery)/float64(s.length))
+	kills := func(from, until float64) error {
+		for share := from; share <= until; share += step {
+			if at(share); ctx.Err() != nil {
+				return nil
+			}
+			if err := s.killLeader(ctx); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+
+	if err := kills(.10, .41); err != nil {
+		return err
+	}
+	at(.5)
+	if ctx.Err() != nil {
+		return nil
+	}
+	if err := s.promote(ctx); err != nil {
+		return err
+	}
+	if err := kills(.65, .86); err != nil {
+		return err
+	}
+	at(1)
+	s.measureBloat(ctx, "end")
+	return nil
+}
+
+func (s *soaking) killLeader(ctx context.Context) error {
+	var leader, other *instance
+	relays := s.relays()
+	err := until(ctx, recoverMax, "one of two relays leads", func(ctx context.Context) bool {
+		if !relays[0].runs() || !relays[1].runs() {
+			return false
+		}
+		first, second := relays[0].leads(ctx), relays[1].leads(ctx)
+		leader, other = relays[0], relays[1]
+		if second {
+			leader, other = other, leader
+		}
+		return first != second
+	})
+	if err != nil {
+		return err
+	}
+
+	inFlight, killed := s.load.InFlight(), time.Now()
+	if !leader.kill() {
+		return fmt.Errorf("void: %s was not running", leader.name)
+	}
+	s.kills++
+	if err := until(ctx, recoverMax, "the other relay leads", other.leads); err != nil {
+		return err
+	}
+	took, err := s.tail.awaitNewer(ctx, killed, recoverMax)
+	if err != nil {
+		return err
+	}
+	s.say("SIGKILL: %s, which led; requests in flight: %d; %s sent a younger payment after %.1f s", leader.name, inFlight, other.name, took.Seconds())
+	return nil
+}
+
+func (s *soaking) promote(ctx context.Context) error {
+	s.measureBloat(ctx, "before the promotion")
+	if err := s.pin.held(ctx); err != nil {
+		return err
+	}
+	inFlight, killed := s.load.InFlight(), time.Now()
+	if err := s.cluster.failOver(ctx); err != nil {
+		return err
+	}
+	promoted := time.Now()
+	s.promotions++
+	if s.pin.conn.Ping(ctx) == nil {
+		return errors.New("void: a session of the primary outlived it")
+	}
+	s.say("SIGKILL: the primary; requests in flight: %d; the standby was promoted after %.1f s", inFlight, promoted.Sub(killed).Seconds())
+
+	// Even if payments do not flow again, the load goes on to its end: then it is counted what is missing.
+	var err error
+	if s.pin, err = holdSnapshot(ctx, s.cluster.owner()); err != nil {
+		return err
+	}
+	if _, err := s.tail.awaitNewer(ctx, promoted, recoverMax); err != nil {
+		return err
+	}
+	s.say("payments of the new primary arrive on their topic %.1f s after the SIGKILL", time.Since(killed).Seconds())
+	return nil
+}
+
+func (s *soaking) measureBloat(ctx context.Context, when string) {
+	what, err := bloat(ctx, s.cluster.owner())
+	if err != nil {
+		what = err.Error()
+	}
+	s.say("the cursor's table, %s: %s", when, what)
+}

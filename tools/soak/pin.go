@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// pin is a snapshot that is held, as pg_dump or a forgotten transaction does: no row version that it might see can be removed.
+type pin struct {
+	conn *pgx.Conn
+	seen int64
+}
+
+const pinned = `SELECT count(*) FROM outbox_events`
+
+func holdSnapshot(ctx context.Context, url string) (*pin, error) {
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return nil, fmt.Errorf("pin a snapshot: %w", err)
+	}
+	p := &pin{conn: conn}
+	if _, err := conn.Exec(ctx, `BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY`); err != nil {
+		return nil, fmt.Errorf("pin a snapshot: %w", err)
+	}
+	if err := conn.QueryRow(ctx, pinned).Scan(&p.seen); err != nil {
+		return nil, fmt.Errorf("pin a snapshot: %w", err)
+	}
+	return p, nil
+}
+
+// held returns an error unless the snapshot is still the one that was taken.
+func (p *pin) held(ctx context.Context) error {
+	var now int64
+	if err := p.conn.QueryRow(ctx, pinned).Scan(&now); err != nil {
+		return fmt.Errorf("void: the snapshot was not held: %w", err)
+	}
+	if now != p.seen {
+		return errors.New("void: the snapshot was not held")
+	}
+	return nil
+}
+
+// bloat is what a held snapshot costs the one row that is written all the time.
+func bloat(ctx context.Context, url string) (string, error) {
+	return query[string](ctx, url, `
+SELECT format('%s, %s dead versions', pg_size_pretty(pg_relation_size('outbox_cursors')), n_dead_tup)
+FROM pg_stat_user_tables WHERE relname = 'outbox_cursors'`)
+}

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/oncepay/oncepay/internal/child"
+	"github.com/oncepay/oncepay/internal/embedded"
+	"github.com/oncepay/oncepay/internal/statements"
+	"github.com/oncepay/oncepay/internal/traffic"
+)
+
+// soaking is one run.
+type soaking struct {
+	options
+	out   io.Writer
+	begun time.Time
+	dir   string
+
+	cluster *cluster
+	brokers []string
+	prefix  string // of this run's topics: a broker may have others'
+
+	api       string // where it serves
+	instances []*instance
+	load      *traffic.Load
+	tail      *tail
+	pin       *pin
+	windows   struct{ begin, before, end *window }
+
+	kills, promotions int
+}
+
+// soak is a run from top to bottom.
+func soak(ctx context.Context, o options, stdout io.Writer) (err error) {
+	s := &soaking{options: o, out: stdout, begun: time.Now(), prefix: "soak-" + uuid.NewString()[:8] + ".", tail: &tail{}}
+	if s.dir, err = os.MkdirTemp("", "oncepay-soak-"); err != nil {
+		return fmt.Errorf("make a directory: %w", err)
+	}
+	// Postgres runs as the user nobody where we are root, and has to find its files.
+	if err := os.Chmod(s.dir, 0o755); err != nil {
+		return fmt.Errorf("open the directory: %w", err)
+	}
+	defer func() { err = s.tidy(err) }()
+
+	s.say("building api, relay, consumer and oncepay")
+	if err := child.Build(ctx, s.dir, []string{"-ldflags=-s -w"}, "api", "relay", "consumer", "oncepay"); err != nil {
+		return err
+	}
+	if s.cluster, err = startCluster(ctx, s.dir); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.cluster.stop()) }()
+	s.say("Postgres %s runs, with a synchronous standby (%s)", s.cluster.primary.Version(), s.cluster.primary.Origin())
+	if s.brokers = strings.Split(os.Getenv("KAFKA_BROKERS"), ","); s.brokers[0] == "" {
+		kafka, err := embedded.StartKafka(ctx, embedded.KafkaOptions{})
+		if err != nil {
+			return err
+		}
+		defer kafka.Stop()
+		s.brokers = kafka.Brokers()
+		s.say("Kafka runs (%s)", kafka.Origin())
+	}
+
+	running, stop := context.WithCancel(ctx)
+	g, running := errgroup.WithContext(running)
+	defer func() {
+		stop()
+		err = errors.Join(err, g.Wait())
+	}()
+	if err := s.start(running, g); err != nil {
+		return err
+	}
+	if err := s.traffic(ctx); err != nil {
+		return err
+	}
+	return s.count(ctx)
+}
+
+// start runs the programs, each of which knows both servers.
+func (s *soaking) start(ctx context.Context, g *errgroup.Group) error {
+	kafka := []string{"KAFKA_BROKERS=" + strings.Join(s.brokers, ","), "TOPIC_PREFIX=" + s.prefix}
+	delivery := "RELAY_DELIVERY=at-least-once"
+	if s.exactlyOnce {
+		delivery = "RELAY_DELIVERY=exactly-once"
+	}
+	relay := append([]string{"DATABASE_URL=" + s.cluster.url("relay"), delivery}, kafka...)
+	for _, p := range []struct {
+		program, name string
+		env           []string
+	}{
+		{"relay", "relay-1", relay},
+		{"relay", "relay-2", relay},
+		{"consumer", "consumer-1", append([]string{"DATABASE_URL=" + s.cluster.url("consumer")}, kafka...)},
+		{"api", "api-1", []string{"DATABASE_URL=" + s.cluster.url("api_write"), "DATABASE_READ_URL=" + s.cluster.url("api_read"), "HTTP_ADDR=127.0.0.1:0"}},
+	} {
+		i, err := newInstance(s.dir, p.program, p.name, p.env...)
+		if err != nil {
+			return err
+		}
+		s.instances = append(s.instances, i)
+		up := make(chan *child.Process, 1)
+		g.Go(func() error {
+			i.run(ctx, p.program, func(p *child.Process) {
+				select {
+				case up <- p:
+				default: // it was started again
+				}
+			})
+			return nil
+		})
+		select {
+		case process := <-up:
+			s.api = process.Addr // the last one is the API
+		case <-time.After(time.Minute):
+			return fmt.Errorf("%s does not start:\n%s", p.name, strings.Join(i.findings(), "\n"))
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	s.say("api, consumer and two relays run")
+	return nil
+}
+
+func (s *soaking) relays() []*instance { return s.instances[:2] }
+
+// traffic is the time of load and faults. It returns when every request has its answer.
+func (s *soaking) traffic(ctx context.Context) (err error) {
+	seeds := make([]traffic.Seed, 2)
+	for n := range seeds {
+		if seeds[n], err = s.seed(ctx, fmt.Sprintf("shop-%d", n)); err != nil {
+			return err
+		}
+	}
+	if s.load, err = traffic.New(s.dir, "http://"+s.api, seeds); err != nil {
+		return err
+	}
+	defer s.load.History.Close()
+	if s.pin, err = holdSnapshot(ctx, s.cluster.owner()); err != nil {
+		return err
+	}
+
+	begun := time.Now()
+	w := &s.windows
+	w.begin, w.before = newWindow("beginning", begun, s.length, .03, .1), newWindow("before the promotion", begun, s.length, .45, .5)
+	w.end = newWindow("end", begun, s.length, .92, 1)
+	s.tail.windows = []*window{w.begin, w.before, w.end}
+	sending, stop := context.WithDeadline(ctx, begun.Add(s.length))
+	defer stop()
+	g, all := errgroup.WithContext(ctx)
+	following, enough := context.WithCancel(all)
+	g.Go(func() error { return s.tail.run(following, s.brokers, s.prefix+"payments") })
+	g.Go(func() error {
+		defer enough()
+		s.load.Run(sending, all, s.rate)
+		return nil
+	})
+	g.Go(func() error { return traffic.MoveParcels(sending, all, s.cluster.owner(), s.brokers, s.prefix) })
+	g.Go(func() error { return s.faults(all, begun) })
+	g.Go(func() error { s.watch(sending); return nil })
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return errors.New("interrupted")
+	}
+	return s.load.History.Close()
+}
+
+func (s *soaking) seed(ctx context.Context, name string) (traffic.Seed, error) {
+	cmd := exec.CommandContext(ctx, filepath.Join(s.dir, "oncepay"), traffic.SeedArgs(name)...)
+	cmd.Env = []string{"DATABASE_URL=" + s.cluster.owner()}
+	out, err := cmd.Output()
+	if err != nil {
+		return traffic.Seed{}, fmt.Errorf("oncepay seed: %w", err)
+	}
+	return traffic.ReadSeed(out)
+}
+
+// watch prints a line now and then.
+func (s *soaking) watch(ctx context.Context) {
+	for traffic.Pause(ctx, min(s.length/10, 30*time.Second)); ctx.Err() == nil; traffic.Pause(ctx, min(s.length/10, 30*time.Second)) {
+		v, err := traffic.OpenView(ctx, s.cluster.owner(), s.brokers, statements.Consumer)
+		if err != nil {
+			continue // it is being promoted
+		}
+		if c, err := v.Count(ctx); err == nil {
+			s.say("%d payments, backlog %d, lag %d", c.Payments, c.Backlog, c.Lag())
+		}
+		v.Close()
+	}
+}
+
+func (s *soaking) say(format string, args ...any) {
+	fmt.Fprintf(s.out, "%5.0fs  %s\n", time.Since(s.begun).Seconds(), fmt.Sprintf(format, args...))
+}
+
+// tidy keeps history and logs of a run that failed.
+func (s *soaking) tidy(err error) error {
+	if err == nil {
+		return os.RemoveAll(s.dir)
+	}
+	for _, data := range []string{"primary/data", "standby/data", "api", "relay", "consumer", "oncepay"} {
+		_ = os.RemoveAll(filepath.Join(s.dir, data))
+	}
+	return fmt.Errorf("%w\nlogs and history are kept in %s", err, s.dir)
+}

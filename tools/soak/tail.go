@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/HdrHistogram/hdrhistogram-go"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// window is a stretch without faults, and how long the payments that arrived in it took: from the beginning of their transaction until a
+// read_committed reader had them.
+type window struct {
+	name        string
+	from, until time.Time
+	took        *hdrhistogram.Histogram // µs
+}
+
+func newWindow(name string, begun time.Time, length time.Duration, from, until float64) *window {
+	at := func(share float64) time.Time { return begun.Add(time.Duration(share * float64(length))) }
+	return &window{name, at(from), at(until), hdrhistogram.New(1, (10 * time.Minute).Microseconds(), 3)}
+}
+
+func (w *window) quantile(percent float64) float64 {
+	return float64(w.took.ValueAtQuantile(percent)) / 1000
+}
+
+// tail reads the payments' topic as they come.
+type tail struct {
+	windows []*window
+
+	mu      sync.Mutex
+	longest time.Duration // of all payments
+	newest  time.Time     // when the youngest payment that arrived was made
+}
+
+func (t *tail) run(ctx context.Context, brokers []string, topic string) error {
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topic), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxWait(100*time.Millisecond))
+	if err != nil {
+		return fmt.Errorf("read %s: %w", topic, err)
+	}
+	defer client.Close()
+	for ctx.Err() == nil {
+		fetches := client.PollFetches(ctx) // what fails is tried again
+		now := time.Now()
+		fetches.EachRecord(func(r *kgo.Record) { t.take(r, now) })
+	}
+	return nil
+}
+
+func (t *tail) take(r *kgo.Record, now time.Time) {
+	for _, h := range r.Headers {
+		made, err := time.Parse(time.RFC3339Nano, string(h.Value))
+		if h.Key != "ce_time" || err != nil {
+			continue // that a record is as it should be is checked at the end
+		}
+		took := now.Sub(made)
+		for _, w := range t.windows {
+			if !now.Before(w.from) && now.Before(w.until) {
+				_ = w.took.RecordValue(min(max(1, took.Microseconds()), w.took.HighestTrackableValue()))
+			}
+		}
+		t.mu.Lock()
+		t.longest = max(t.longest, took)
+		if made.After(t.newest) {
+			t.newest = made
+		}
+		t.mu.Unlock()
+	}
+}
+
+// awaitNewer waits until a payment has arrived that was made after that time, and returns how long that took.
+func (t *tail) awaitNewer(ctx context.Context, than time.Time, most time.Duration) (time.Duration, error) {
+	err := until(ctx, most, "a payment arrived that was made after the fault", func(context.Context) bool {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		return t.newest.After(than)
+	})
+	return time.Since(than), err
+}
