@@ -42,8 +42,9 @@ func (c *compose) open(ctx context.Context) error {
 	return nil
 }
 
-func (c *compose) kill(ctx context.Context, program string) error {
-	_, err := c.docker(ctx, "kill", "--signal", "KILL", c.containers[program]) // at once: compose takes its time to find it
+// kill falls where it falls: nothing is between a container and its broker.
+func (c *compose) kill(ctx context.Context, v victim) error {
+	_, err := c.docker(ctx, "kill", "--signal", "KILL", c.containers[v.program]) // at once: compose takes its time to find it
 	return err
 }
 

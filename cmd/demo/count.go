@@ -39,7 +39,7 @@ func (d *demo) count(ctx context.Context, l *traffic.Load, v traffic.View) error
 	d.say("counting: tables, topics, and what the clients were told")
 	began := time.Now()
 	report, err := d.compare(ctx, invariant.Sources{
-		History: []string{l.History.Path}, MostRepeated: int(d.before.Repeated) + 2*d.stack.batch()*d.killed("relay"),
+		History: []string{l.History.Path}, MostRepeated: int(d.before.Repeated) + 2*d.stack.batch()*d.killed(func(k kill) bool { return k.program == "relay" }),
 	})
 	if err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	killEvery  = 5 * time.Second
+	killEvery  = 4 * time.Second
 	restartMax = time.Minute
 	starts     = 5
 )
@@ -17,14 +17,37 @@ const (
 // leastInFlight is what makes a kill worth something: this many requests were with the API when the program died.
 const leastInFlight = 50
 
+// victim is a program that is to be killed.
+type victim struct {
+	program string
+	batch   string // for a relay: what becomes of the batch that it has at the broker
+}
+
+// A batch that was dropped is sent by the next leader for the first time. One that landed is sent again: the relay that died did not
+// hear of it.
+const (
+	dropped = "dropped"
+	landed  = "landed"
+)
+
+// victims, in the order in which they are killed.
+var victims = []victim{{program: "api"}, {"relay", dropped}, {program: "consumer"}, {"relay", landed}}
+
+func (v victim) String() string {
+	if v.batch != "" {
+		return v.program + " with its batch " + v.batch
+	}
+	return v.program
+}
+
 // kill is one that was done.
 type kill struct {
-	program  string
+	victim
 	inFlight int64
 }
 
 // killInTurn kills one program after the other and starts each again, with some seconds before, between and after. It returns when
-// soft ends; with -check when each was killed once.
+// soft ends; with -check when each victim was killed once.
 func (d *demo) killInTurn(soft, hard context.Context, l *traffic.Load) error {
 	if !d.kill {
 		return nil
@@ -37,42 +60,50 @@ func (d *demo) killInTurn(soft, hard context.Context, l *traffic.Load) error {
 			return nil
 		case <-pause.C:
 		}
-		if d.check && n == len(programs) {
+		if d.check && n == len(victims) {
 			return nil
 		}
-		if err := d.killOne(hard, programs[n%len(programs)], l); err != nil {
+		if err := d.killOne(hard, victims[n%len(victims)], l); err != nil {
 			return err
 		}
 	}
 }
 
-func (d *demo) killOne(ctx context.Context, program string, l *traffic.Load) error {
+func (d *demo) killOne(ctx context.Context, v victim, l *traffic.Load) error {
 	inFlight := l.InFlight()
 	if d.check {
 		inFlight = awaitInFlight(ctx, l, leastInFlight)
 	}
-	if err := d.stack.kill(ctx, program); err != nil {
+	if err := d.stack.kill(ctx, v); err != nil {
 		return err
 	}
-	d.kills = append(d.kills, kill{program, inFlight})
-	d.say("SIGKILL: %s is dead; requests in flight: %d", program, inFlight)
+	d.kills = append(d.kills, kill{v, inFlight})
+	d.say("SIGKILL: %s is dead; requests in flight: %d", d.name(v), inFlight)
 	killed := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, restartMax)
 	defer cancel()
 	// As a supervisor does: under load the first try may find nobody who answers in time.
 	for n := 1; ; n++ {
-		err := d.stack.start(ctx, program)
+		err := d.stack.start(ctx, v.program)
 		if err == nil {
 			break
 		}
 		if n == starts || ctx.Err() != nil {
-			return fmt.Errorf("start %s again: %w", program, err)
+			return fmt.Errorf("start %s again: %w", v.program, err)
 		}
-		d.say("%s did not start, once more", program)
+		d.say("%s did not start, once more", v.program)
 		traffic.Pause(ctx, time.Second)
 	}
-	d.say("%s runs again after %.1f s", program, time.Since(killed).Seconds())
+	d.say("%s runs again after %.1f s", v.program, time.Since(killed).Seconds())
 	return nil
+}
+
+// name is the victim as far as this stack decides about it.
+func (d *demo) name(v victim) string {
+	if d.compose {
+		return v.program
+	}
+	return v.String()
 }
 
 // awaitInFlight waits up to five seconds for so many requests to be in flight, and returns how many there are.

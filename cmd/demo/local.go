@@ -5,16 +5,18 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/oncepay/oncepay/internal/child"
@@ -115,34 +117,60 @@ func (l *local) start(ctx context.Context, program string) error {
 	return nil
 }
 
-// kill lets a relay die with a batch at the broker, and a consumer with effects that are committed and offsets that are not. Whether the
-// broker then does what it was asked or not, nobody can know.
-func (l *local) kill(ctx context.Context, program string) error {
+// kill lets a relay die with a batch at the broker, and a consumer with effects that are committed and offsets that are not.
+func (l *local) kill(ctx context.Context, v victim) error {
 	l.mu.Lock()
-	p := l.running[program]
+	p := l.running[v.program]
 	l.mu.Unlock()
-	if p == nil || !l.forget(program, p) {
-		return fmt.Errorf("kill %s: it does not run", program)
+	if p == nil || !l.forget(v.program, p) {
+		return fmt.Errorf("kill %s: it does not run", v.program)
 	}
-	request, catch := map[string]kmsg.Key{"relay": kmsg.Produce, "consumer": kmsg.OffsetCommit}[program]
+	request, catch := map[string]kmsg.Key{"relay": kmsg.Produce, "consumer": kmsg.OffsetCommit}[v.program]
 	if !catch {
 		p.Kill()
 		return nil
 	}
+	payments, err := l.topicID(ctx, topicPrefix+"payments")
+	if err != nil {
+		return err
+	}
+
+	wanted := func(r kmsg.Request) bool {
+		produce, is := r.(*kmsg.ProduceRequest)
+		return !is || slices.ContainsFunc(produce.Topics, func(t kmsg.ProduceRequestTopic) bool { return t.TopicID == payments })
+	}
 	dead := make(chan struct{})
-	l.kafka.Catch(request, func() (drop bool) {
+	l.kafka.Catch(request, wanted, func() (drop bool) {
 		defer close(dead)
+		// Dead before the broker answers: its cursor is not behind this batch, whatever the broker does with it now.
 		p.Kill()
-		return rand.N(2) == 0
+		return v.batch != landed
 	})
 	select {
 	case <-dead:
 		return nil
 	case <-time.After(catchMax):
-		return fmt.Errorf("kill %s: it had nothing to do for %s", program, catchMax)
+		return fmt.Errorf("kill %s: it had nothing to do for %s", v.program, catchMax)
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// topicID is how a Produce names its topics. A relay's progress goes to a topic of its own, and is not what a kill is to catch.
+func (l *local) topicID(ctx context.Context, topic string) (id kadm.TopicID, err error) {
+	client, err := kgo.NewClient(kgo.SeedBrokers(l.brokers()...))
+	if err != nil {
+		return id, fmt.Errorf("make Kafka client: %w", err)
+	}
+	defer client.Close()
+	topics, err := kadm.NewClient(client).ListTopics(ctx, topic)
+	if err == nil {
+		err = topics.Error()
+	}
+	if err != nil {
+		return id, fmt.Errorf("find topic %s: %w", topic, err)
+	}
+	return topics[topic].ID, nil
 }
 
 // catchMax is more than a relay or consumer rests between two batches under any load.

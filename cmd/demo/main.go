@@ -30,8 +30,9 @@ Runs Postgres, Kafka, api, relay and consumer on free ports of this machine and 
 requests, waits until every event has arrived, counts what was lost or doubled, and leaves nothing behind; a second Ctrl-C
 does not wait. Postgres is taken from this machine, or fetched once.
 
-With -check it needs no terminal: 20 s of requests as fast as they are answered, SIGKILL to api, relay and consumer with at
-least 50 requests in flight at each, the same count, and as the last line a JSON object. The exit code is 1 when anything is wrong.
+With -check it needs no terminal: 20 s of requests as fast as they are answered, SIGKILL to api, relay, consumer and relay with at
+least 50 requests in flight at each, the same count, and as the last line a JSON object. One relay dies with a batch that the broker
+drops, one with a batch that lands. The exit code is 1 when anything is wrong, and when nothing was sent again.
 
 Examples:
   go run ./cmd/demo
@@ -80,8 +81,8 @@ func parse(args []string, stdout io.Writer) (o options, done bool, err error) {
 	flags.SetOutput(io.Discard)
 	flags.IntVar(&o.rate, "rate", 50, "requests a `second`, up to 10000; 0 = as fast as they are answered, which is what -kill does when nothing is said")
 	flags.DurationVar(&o.length, "for", 0, "`duration` after which it stops by itself; 0 = at Ctrl-C")
-	flags.BoolVar(&o.kill, "kill", false, "every 5 s SIGKILL the next of api, relay and consumer, and start it again")
-	flags.BoolVar(&o.check, "check", false, "20 s at full speed, three kills, JSON as the last line")
+	flags.BoolVar(&o.kill, "kill", false, "every 4 s SIGKILL the next of api, relay, consumer and relay, and start it again")
+	flags.BoolVar(&o.check, "check", false, "20 s at full speed, four kills, JSON as the last line")
 	flags.BoolVar(&o.compose, "compose", false, "use what make up runs in Docker, instead of servers of its own")
 	set := map[string]bool{}
 	err = flags.Parse(args)

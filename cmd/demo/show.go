@@ -41,7 +41,7 @@ func (d *demo) show(soft, hard context.Context, l *traffic.Load, v traffic.View)
 		err = errors.Join(killErr, moveErr)
 	}
 	if err == nil && d.check && soft.Err() != nil {
-		err = errors.New("interrupted before each program was killed once")
+		err = errors.New("interrupted before all kills were done")
 	}
 	return err
 }

@@ -15,7 +15,7 @@ type stack interface {
 	// open starts everything, or finds it running.
 	open(ctx context.Context) error
 	// kill ends a program as a crash would, if it can in the middle of its work; start runs it again and returns when it serves.
-	kill(ctx context.Context, program string) error
+	kill(ctx context.Context, v victim) error
 	start(ctx context.Context, program string) error
 	// failed delivers what became of a program that ended although nobody killed it.
 	failed() <-chan error
@@ -32,7 +32,7 @@ type stack interface {
 // topicPrefix is TOPIC_PREFIX's default.
 const topicPrefix = "oncepay."
 
-// programs, in the order in which they are killed.
+// programs, in the order in which requests pass through them.
 var programs = []string{"api", "relay", "consumer"}
 
 // prepare makes clients of one tenant: two for the demo's own requests, all of which are counted, and one for the visitor's.

@@ -13,7 +13,9 @@ import (
 
 // goodRun is one to which there is nothing to object.
 func goodRun() (*demo, invariant.Report, *traffic.History) {
-	d := &demo{options: options{check: true}, kills: []kill{{"api", 96}, {"relay", 96}, {"consumer", leastInFlight}}}
+	d := &demo{options: options{check: true}, kills: []kill{
+		{victim{program: "api"}, 96}, {victim{"relay", dropped}, 96}, {victim{program: "consumer"}, leastInFlight}, {victim{"relay", landed}, 96},
+	}}
 	r := invariant.Report{Payments: 100, Declined: 3, Events: 117, Records: 120, Repeated: 3, Exchanges: 150, Replays: 20, MismatchesRefused: 5, Recovered: 4}
 	for _, name := range []string{invariant.AcknowledgedMissing, invariant.KeysTwice, invariant.EventsLost, invariant.EventsOutOfOrder, invariant.PaymentsUnbalanced} {
 		r.Lines = append(r.Lines, invariant.Line{Name: name, Of: 100})
@@ -27,7 +29,7 @@ func TestNothingIsSaidAgainstAGoodRun(t *testing.T) {
 	if err := d.objections(r, h); err != nil {
 		t.Error(err)
 	}
-	want := verdict{Payments: 100, Replays: 20, MismatchesRefused: 5, Declined: 3, Events: 117}
+	want := verdict{Payments: 100, Replays: 20, MismatchesRefused: 5, Declined: 3, Events: 117, SentAgain: 3}
 	if diff := cmp.Diff(want, d.judge(r), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -37,18 +39,22 @@ func TestNothingIsSaidAgainstAGoodRun(t *testing.T) {
 func TestARunThatShowsNothingIsNotAGoodOne(t *testing.T) {
 	t.Parallel()
 	for want, spoil := range map[string]func(*demo, *invariant.Report, *traffic.History){
-		"not clean":                func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Lines[2].Wrong = 1 },
-		"looked at nothing":        func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Lines[1].Of = 0 },
-		"only 49 requests":         func(d *demo, _ *invariant.Report, _ *traffic.History) { d.kills[2].inFlight = 49 },
-		"relay was killed 0 times": func(d *demo, _ *invariant.Report, _ *traffic.History) { d.kills[1].program = "api" },
-		"api was killed 2 times":   func(d *demo, _ *invariant.Report, _ *traffic.History) { d.kills = append(d.kills, kill{"api", 96}) },
-		"never had an answer":      func(_ *demo, _ *invariant.Report, h *traffic.History) { h.Unknown.Add(1) },
-		"no payment":               func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Payments = 0 },
-		"no event":                 func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Events = 0 },
-		"no replay":                func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Replays = 0 },
-		"no refusal of a reused":   func(_ *demo, r *invariant.Report, _ *traffic.History) { r.MismatchesRefused = 0 },
-		"no declined payment":      func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Declined = 0 },
-		"no request that was cut":  func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Recovered = 0 },
+		"not clean":         func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Lines[2].Wrong = 1 },
+		"looked at nothing": func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Lines[1].Of = 0 },
+		"only 49 requests":  func(d *demo, _ *invariant.Report, _ *traffic.History) { d.kills[2].inFlight = 49 },
+		"relay with its batch landed was killed 0":  func(d *demo, _ *invariant.Report, _ *traffic.History) { d.kills[3].batch = dropped },
+		"relay with its batch dropped was killed 0": func(d *demo, _ *invariant.Report, _ *traffic.History) { d.kills[1].program = "api" },
+		"api was killed 2 times": func(d *demo, _ *invariant.Report, _ *traffic.History) {
+			d.kills = append(d.kills, kill{victim{program: "api"}, 96})
+		},
+		"nothing was sent again":  func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Repeated = 0 },
+		"never had an answer":     func(_ *demo, _ *invariant.Report, h *traffic.History) { h.Unknown.Add(1) },
+		"no payment":              func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Payments = 0 },
+		"no event":                func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Events = 0 },
+		"no replay":               func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Replays = 0 },
+		"no refusal of a reused":  func(_ *demo, r *invariant.Report, _ *traffic.History) { r.MismatchesRefused = 0 },
+		"no declined payment":     func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Declined = 0 },
+		"no request that was cut": func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Recovered = 0 },
 	} {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()

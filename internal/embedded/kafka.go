@@ -50,10 +50,13 @@ func (k *Kafka) Origin() string {
 	return "kfake in this process"
 }
 
-// Catch calls then with the next request of that key in hand: it was received and nothing was done with it. Afterwards it is done; or
-// dropped, as by a broker that died, if then says so.
-func (k *Kafka) Catch(key kmsg.Key, then func() (drop bool)) {
-	k.cluster.ControlKey(key.Int16(), func(kmsg.Request) (kmsg.Response, error, bool) {
+// Catch calls then with the next wanted request of that key in hand: it was received and nothing was done with it. Afterwards it is
+// done; or dropped, as by a broker that died, if then says so.
+func (k *Kafka) Catch(key kmsg.Key, wanted func(kmsg.Request) bool, then func() (drop bool)) {
+	k.cluster.ControlKey(key.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		if !wanted(r) {
+			return nil, nil, false
+		}
 		k.cluster.DropControl()
 		if then() {
 			return nil, errDropped, true
