@@ -30,7 +30,7 @@ func NewAPI(reg prometheus.Registerer) *API {
 		claims: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "idempotency_claim_seconds",
 			Help:    "Time to claim the keys of one transaction: one round trip to Postgres. It grows with the network or with a database in trouble, never with waiting for another request.",
-			Buckets: []float64{.00005, .0001, .00025, .0005, .00075, .001, .00125, .0015, .002, .0025, .005, .01, .025, .05, .1, .25, .5, 1},
+			Buckets: []float64{.00005, .0001, .00025, .0005, .00075, .001, .00125, .0015, .002, .0025, .003, .004, .005, .0075, .01, .025, .05, .1, .25, .5, 1},
 		}),
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "http_requests_total",

@@ -104,6 +104,10 @@ func (b *bench) compareStored(ctx context.Context, large, none *session, what, f
 		b.figures.add(figure+"_per_s", many.perSecond)
 		b.figures.add(figure+"_none_per_s", few.perSecond)
 		b.figures.add(figure+"_ratio", many.perSecond/few.perSecond)
+		for name, m := range map[string]measured{figure: many, figure + "_none": few} {
+			b.figures.add(name+"_claim_p50_ms", 1000*m.claims.atMost(.5))
+			b.figures.add(name+"_claim_p99_ms", 1000*m.claims.atMost(.99))
+		}
 	}
 	return nil
 }
