@@ -78,7 +78,7 @@ bench-smoke: ## both in under a minute; fails only if committing together is not
 	go run ./tools/bench intake -smoke
 	go run ./tools/bench relay -smoke
 
-soak: ## two relays, a promoted standby, a pinned snapshot, load for SOAK_FOR (20m; at least 1m); everything counted, and nobody may be needed (KAFKA_BROKERS, else kfake)
+soak: ## two relays, a promoted standby, a pinned snapshot, load for SOAK_FOR (20m; at least 1m); everything counted; no operator may be needed (KAFKA_BROKERS, else kfake)
 	go run ./tools/soak -for $${SOAK_FOR:-20m}
 
 test-compose: ## after `make up`: a payment, found by Kafka's own console consumer and in the statements

@@ -23,8 +23,8 @@ type victim struct {
 	batch   string // for a relay: what becomes of the batch that it has at the broker
 }
 
-// A batch that was dropped is sent by the next leader for the first time. One that landed is sent again: the relay that died did not
-// hear of it.
+// A batch that was dropped is sent by the next leader for the first time. One that landed is sent
+// again: the relay that died did not hear of it.
 const (
 	dropped = "dropped"
 	landed  = "landed"

@@ -117,7 +117,8 @@ func (l *local) start(ctx context.Context, program string) error {
 	return nil
 }
 
-// kill lets a relay die with a batch at the broker, and a consumer with effects that are committed and offsets that are not.
+// kill lets a relay die with a batch at the broker, and a consumer with effects that are committed
+// and offsets that are not.
 func (l *local) kill(ctx context.Context, v victim) error {
 	l.mu.Lock()
 	p := l.running[v.program]
@@ -137,12 +138,14 @@ func (l *local) kill(ctx context.Context, v victim) error {
 
 	wanted := func(r kmsg.Request) bool {
 		produce, is := r.(*kmsg.ProduceRequest)
-		return !is || slices.ContainsFunc(produce.Topics, func(t kmsg.ProduceRequestTopic) bool { return t.TopicID == payments })
+		return !is || slices.ContainsFunc(produce.Topics, func(t kmsg.ProduceRequestTopic) bool {
+			return t.TopicID == payments
+		})
 	}
 	dead := make(chan struct{})
 	l.kafka.Catch(request, wanted, func() (drop bool) {
 		defer close(dead)
-		// Dead before the broker answers: its cursor is not behind this batch, whatever the broker does with it now.
+		// Dead before the broker answers: its cursor is not behind this batch.
 		p.Kill()
 		return v.batch != landed
 	})
@@ -156,7 +159,8 @@ func (l *local) kill(ctx context.Context, v victim) error {
 	}
 }
 
-// topicID is how a Produce names its topics. A relay's progress goes to a topic of its own, and is not what a kill is to catch.
+// topicID is how a Produce names its topics. A relay's progress goes to a topic of its own, and is
+// not what a kill is to catch.
 func (l *local) topicID(ctx context.Context, topic string) (id kadm.TopicID, err error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(l.brokers()...))
 	if err != nil {

@@ -1,5 +1,6 @@
-// Package traffic is what the demo and the soak send to the service: payments and the habits of real clients, and parcels, whose many
-// events have an order. What each client was told goes to a history that internal/invariant compares with the tables.
+// Package traffic is what the demo and the soak send to the service: payments and the habits of
+// real clients, and parcels, whose many events have an order. What each client was told goes to a
+// history that internal/invariant compares with the tables.
 package traffic
 
 import (

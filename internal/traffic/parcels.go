@@ -24,8 +24,11 @@ const (
 	moves       = 3 // events in one transaction
 )
 
-// MoveParcels writes events of parcels as the schema's owner at url until soft ends. It waits outages of the database out.
-func MoveParcels(soft, hard context.Context, url string, brokers []string, topicPrefix string) error {
+// MoveParcels writes events of parcels as the schema's owner at url until soft ends. It waits out
+// outages of the database.
+func MoveParcels(
+	soft, hard context.Context, url string, brokers []string, topicPrefix string,
+) error {
 	if err := makeTopic(hard, brokers, topicPrefix+parcels); err != nil {
 		return err
 	}
@@ -56,7 +59,7 @@ func makeTopic(ctx context.Context, brokers []string, name string) error {
 	return nil
 }
 
-// carry moves parcels. When a transaction failed, it may have committed nevertheless, so it goes on with new parcels.
+// carry moves parcels. A transaction that failed may have committed, so it goes on with new ones.
 func carry(soft, hard context.Context, url string) error {
 	for well := time.Now(); soft.Err() == nil; {
 		moved, err := carryOn(soft, hard, url)
@@ -73,7 +76,8 @@ func carry(soft, hard context.Context, url string) error {
 	return nil
 }
 
-// carryOn moves parcels on one connection until soft ends or a transaction fails, and reports whether any was moved.
+// carryOn moves parcels on one connection until soft ends or a transaction fails, and reports
+// whether any was moved.
 func carryOn(soft, hard context.Context, url string) (moved bool, err error) {
 	connecting, cancel := context.WithTimeout(hard, patience/3)
 	defer cancel()
@@ -93,8 +97,8 @@ func carryOn(soft, hard context.Context, url string) (moved bool, err error) {
 			var events []outbox.Event
 			for v := range int64(moves) {
 				events = append(events, outbox.Event{
-					ID: uuid.Must(uuid.NewV7()), AggregateType: parcels, AggregateID: ids[n%eachCarries], AggregateVersion: version + v,
-					Type: "parcel.moved", Payload: []byte(`{}`),
+					ID: uuid.Must(uuid.NewV7()), AggregateType: parcels, AggregateID: ids[n%eachCarries],
+					AggregateVersion: version + v, Type: "parcel.moved", Payload: []byte(`{}`),
 				})
 			}
 			err := outbox.Append(hard, tx, events)

@@ -17,7 +17,8 @@ type Seed struct {
 	} `json:"accounts"`
 }
 
-// Enough accounts that payments seldom wait for each other, and enough money that none runs out by chance.
+// Enough accounts that payments seldom wait for each other, and enough money that none runs out
+// by chance.
 const (
 	Accounts = "16"
 	funds    = "100000000"
@@ -25,7 +26,10 @@ const (
 
 // SeedArgs are the arguments with which oncepay makes a client of that name.
 func SeedArgs(name string) []string {
-	return []string{"seed", "-tenant", "demo", "-client", name, "-currency", "USD", "-accounts", Accounts, "-fund", funds, "-json"}
+	return []string{
+		"seed", "-tenant", "demo", "-client", name, "-currency", "USD",
+		"-accounts", Accounts, "-fund", funds, "-json",
+	}
 }
 
 // ReadSeed reads what oncepay printed.

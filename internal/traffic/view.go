@@ -10,15 +10,20 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// What happens while the service runs: counted in the tables, not by the programs. Only what the consumer takes: parcels it does not.
+// What happens while the service runs: counted in the tables, not by the programs. Only what
+// the consumer takes: parcels it does not.
 const countAll = `
-SELECT (SELECT count(*) FROM payments), (SELECT count(*) FROM outbox_events WHERE aggregate_type IN ('payments', 'accounts')),
-       (SELECT count(*) FROM outbox_events o, outbox_cursors c WHERE o.id > c.last_id AND aggregate_type IN ('payments', 'accounts')), (SELECT count(*) FROM inbox_events WHERE consumer = $1)`
+SELECT (SELECT count(*) FROM payments),
+  (SELECT count(*) FROM outbox_events WHERE aggregate_type IN ('payments', 'accounts')),
+  (SELECT count(*) FROM outbox_events o, outbox_cursors c
+   WHERE o.id > c.last_id AND aggregate_type IN ('payments', 'accounts')),
+  (SELECT count(*) FROM inbox_events WHERE consumer = $1)`
 
 // Counts is what is in the tables.
 type Counts struct{ Payments, Events, Backlog, Consumed int }
 
-// Lag is how many events the relay has sent and the consumer not yet taken. The relay may be ahead of its cursor.
+// Lag is how many events the relay has sent and the consumer not yet taken. The relay may be
+// ahead of its cursor.
 func (c Counts) Lag() int { return max(0, c.Events-c.Backlog-c.Consumed) }
 
 // View looks at the tables, and at how far the consumer has read.
@@ -28,7 +33,8 @@ type View struct {
 	consumer string
 }
 
-// OpenView connects as the schema's owner. consumer is both the name in inbox_events and the consumer group.
+// OpenView connects as the schema's owner. consumer is both the name in inbox_events and the
+// consumer group.
 func OpenView(ctx context.Context, url string, brokers []string, consumer string) (View, error) {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
@@ -43,21 +49,24 @@ func OpenView(ctx context.Context, url string, brokers []string, consumer string
 
 // Count counts all rows.
 func (v View) Count(ctx context.Context) (c Counts, err error) {
-	if err := v.conn.QueryRow(ctx, countAll, v.consumer).Scan(&c.Payments, &c.Events, &c.Backlog, &c.Consumed); err != nil {
+	row := v.conn.QueryRow(ctx, countAll, v.consumer)
+	err = row.Scan(&c.Payments, &c.Events, &c.Backlog, &c.Consumed)
+	if err != nil {
 		return c, fmt.Errorf("count: %w", err)
 	}
 	return c, nil
 }
 
-// Events that were relayed and are not on the topics are lost. A late commit below the cursor is sent within milliseconds, so what has not
-// come after this long never will.
+// Events that were relayed and are not on the topics are lost. A late commit below the cursor
+// is sent within milliseconds, so what has not come after this long never will.
 const (
 	drainMax  = time.Minute
 	lostAfter = 3 * time.Second
 )
 
-// Drain waits until everything that was committed has been relayed and consumed. Where the relay says that it has sent an event, and the
-// consumer has read the topics to their ends without finding it, there is nothing to wait for.
+// Drain waits until everything that was committed has been relayed and consumed. Where the
+// relay says that it has sent an event, and the consumer has read the topics to their ends
+// without finding it, there is nothing to wait for.
 func (v View) Drain(ctx context.Context, progress func(Counts)) error {
 	ctx, cancel := context.WithTimeout(ctx, drainMax)
 	defer cancel()
@@ -65,8 +74,8 @@ func (v View) Drain(ctx context.Context, progress func(Counts)) error {
 	defer tick.Stop()
 	defer line.Stop()
 
-	var c Counts          // the last that was counted: the time may end in the middle of the next
-	var readAll time.Time // since when the consumer has read the topics to their ends, and nothing came
+	var c Counts          // the last count: the time may end in the middle of the next
+	var readAll time.Time // since when the topics are read to their ends, and nothing came
 	for {
 		now, err := v.Count(ctx)
 		if err != nil && ctx.Err() == nil {
@@ -84,11 +93,13 @@ func (v View) Drain(ctx context.Context, progress func(Counts)) error {
 		case c.Backlog == 0 && c.Consumed == c.Events:
 			return nil
 		case time.Since(readAll) > lostAfter:
-			return fmt.Errorf("events lost: of %d that were relayed only %d were on the topics", c.Events, c.Consumed)
+			return fmt.Errorf("events lost: of %d that were relayed only %d were on the topics",
+				c.Events, c.Consumed)
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("not drained: of %d events %d are relayed and %d consumed", c.Events, c.Events-c.Backlog, c.Consumed)
+			return fmt.Errorf("not drained: of %d events %d are relayed and %d consumed",
+				c.Events, c.Events-c.Backlog, c.Consumed)
 		case <-line.C:
 			progress(c)
 		case <-tick.C:
@@ -96,7 +107,8 @@ func (v View) Drain(ctx context.Context, progress func(Counts)) error {
 	}
 }
 
-// readAll reports whether the consumer's group has read all topics to their ends. A broker that does not answer: no.
+// readAll reports whether the consumer's group has read all topics to their ends. A broker that
+// does not answer: no.
 func (v View) readAll(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -25,7 +25,9 @@ func (s *soaking) count(ctx context.Context) error {
 		return err
 	}
 	defer view.Close()
-	drained := view.Drain(ctx, func(c traffic.Counts) { s.say("backlog %d, lag %d", c.Backlog, c.Lag()) })
+	drained := view.Drain(ctx, func(c traffic.Counts) {
+		s.say("backlog %d, lag %d", c.Backlog, c.Lag())
+	})
 	_ = s.pin.conn.Close(ctx)
 
 	s.say("counting: tables, topics, and what the clients were told")
@@ -34,19 +36,23 @@ func (s *soaking) count(ctx context.Context) error {
 		return errors.Join(drained, err)
 	}
 	s.logs()
-	fmt.Fprintf(s.out, "\n%d payments, %d declined, %d events, %d records (repeated: %d), %d attempts of clients, %d found by a repeat\n",
-		report.Payments, report.Declined, report.Events, report.Records, report.Repeated, report.Exchanges, report.Recovered)
+	s.say("%d payments (%d declined), %d events, %d records, %d of them repeats", report.Payments,
+		report.Declined, report.Events, report.Records, report.Repeated)
+	s.say("%d attempts of clients, %d payments found by a repeat", report.Exchanges, report.Recovered)
 	for _, w := range s.tail.windows {
-		fmt.Fprintf(s.out, "transaction → reader, %s: p50 %.1f ms, p99 %.1f ms of %d\n", w.name, w.quantile(50), w.quantile(99), w.took.TotalCount())
+		s.say("transaction → reader, %s: p50 %.1f ms, p99 %.1f ms of %d", w.name, w.quantile(50),
+			w.quantile(99), w.took.TotalCount())
 	}
-	fmt.Fprintf(s.out, "the longest, over %d kills and a promotion: %.1f s\n\n", s.kills, s.tail.longest.Seconds())
+	s.say("the longest, over %d kills and a promotion: %.1f s", s.kills, s.tail.longest.Seconds())
+
+	fmt.Fprintln(s.out)
 	if err := report.WriteTable(s.out); err != nil {
 		return fmt.Errorf("print the report: %w", err)
 	}
 
 	err = errors.Join(held, drained, s.objections(report))
 	if err == nil {
-		fmt.Fprintf(s.out, "\nok: nothing lost, nothing doubled, nothing out of order, and nobody was needed\n")
+		fmt.Fprintln(s.out, "\nok: nothing lost, doubled or out of order; no operator was needed")
 	}
 	return err
 }
@@ -63,11 +69,13 @@ func (s *soaking) check(ctx context.Context) (invariant.Report, error) {
 		most = 2 * batch * (s.kills + s.promotions)
 	}
 	return invariant.Check(ctx, invariant.Sources{
-		DB: db, Brokers: s.brokers, TopicPrefix: s.prefix, Consumer: statements.Consumer, History: []string{s.load.History.Path}, MostRepeated: most,
+		DB: db, Brokers: s.brokers, TopicPrefix: s.prefix, Consumer: statements.Consumer,
+		History: []string{s.load.History.Path}, MostRepeated: most,
 	})
 }
 
-// objections says why the run does not count as good: something is wrong, or it would not have been seen.
+// objections says why the run does not count as good: something is wrong, or it would not have
+// been seen.
 func (s *soaking) objections(r invariant.Report) error {
 	var errs []error
 	object := func(when bool, format string, args ...any) {
@@ -76,13 +84,16 @@ func (s *soaking) objections(r invariant.Report) error {
 		}
 	}
 	object(!r.OK(), "the count is not clean: see the lines marked WRONG")
-	object(s.load.History.Unknown.Load() > 0, "%d requests never had an answer", s.load.History.Unknown.Load())
+	unknown := s.load.History.Unknown.Load()
+	object(unknown > 0, "%d requests never had an answer", unknown)
 	for _, i := range s.instances {
 		if found := i.findings(); len(found) > 0 {
-			object(true, "somebody was needed: %s ended by itself or did not start, %d times; the first: %s", i.name, len(found), found[0])
+			object(true, "an operator was needed: %d times %s ended by itself or did not start; first: %s",
+				len(found), i.name, found[0])
 		}
 	}
-	object(s.kills < 4 || s.promotions != 1, "void: %d relays were killed and %d standbys promoted", s.kills, s.promotions)
+	object(s.kills < 4 || s.promotions != 1, "void: %d relays were killed and %d standbys promoted",
+		s.kills, s.promotions)
 	for _, line := range r.Lines {
 		object(line.Of == 0, "void: %q looked at nothing", line.Name)
 	}
@@ -95,11 +106,13 @@ func (s *soaking) objections(r invariant.Report) error {
 // logs shows what the programs complained of, for people: each message once, with its count.
 func (s *soaking) logs() {
 	for _, i := range s.instances {
-		text, _ := os.ReadFile(filepath.Join(i.dir, strings.SplitN(i.name, "-", 2)[0]+".log")) // for show
+		program, _, _ := strings.Cut(i.name, "-")
+		text, _ := os.ReadFile(filepath.Join(i.dir, program+".log")) // for show
 		times, order := map[string]int{}, []string{}
 		for line := range strings.Lines(string(text)) {
-			var l struct{ Level, Msg, Error string }
-			if json.Unmarshal([]byte(line), &l) != nil || l.Level != "WARN" && l.Level != "ERROR" {
+			var l struct{ Level, Msg string }
+			unread := json.Unmarshal([]byte(line), &l) != nil
+			if unread || l.Level != "WARN" && l.Level != "ERROR" {
 				continue
 			}
 			if times[l.Msg]++; times[l.Msg] == 1 {

@@ -9,13 +9,15 @@ import (
 	"github.com/oncepay/oncepay/internal/traffic"
 )
 
-// recoverMax is how long the service may take until payments flow again. What takes longer needs somebody.
+// recoverMax is how long the service may take until payments flow again. What takes longer
+// needs an operator.
 const recoverMax = 45 * time.Second
 
 // killEvery is at least the time in which a killed relay is back as a standby.
 const killEvery = 9 * time.Second
 
-// faults kills the leading relay every twentieth of the time, but where latencies are measured, and promotes the standby in the middle.
+// faults kills the leading relay every twentieth of the time, but where latencies are measured,
+// and promotes the standby in the middle.
 func (s *soaking) faults(ctx context.Context, begun time.Time) error {
 	at := func(share float64) {
 		traffic.Pause(ctx, time.Until(begun.Add(time.Duration(share*float64(s.length)))))
@@ -77,11 +79,12 @@ func (s *soaking) killLeader(ctx context.Context) error {
 	if err := until(ctx, recoverMax, "the other relay leads", other.leads); err != nil {
 		return err
 	}
-	took, err := s.tail.awaitNewer(ctx, killed, recoverMax)
+	took, err := s.tail.awaitNewer(ctx, killed)
 	if err != nil {
 		return err
 	}
-	s.say("SIGKILL: %s, which led; requests in flight: %d; %s sent a younger payment after %.1f s", leader.name, inFlight, other.name, took.Seconds())
+	s.say("SIGKILL: %s, the leader; requests in flight: %d; a younger payment from %s after %.1f s",
+		leader.name, inFlight, other.name, took.Seconds())
 	return nil
 }
 
@@ -99,17 +102,20 @@ func (s *soaking) promote(ctx context.Context) error {
 	if s.pin.conn.Ping(ctx) == nil {
 		return errors.New("void: a session of the primary outlived it")
 	}
-	s.say("SIGKILL: the primary; requests in flight: %d; the standby was promoted after %.1f s", inFlight, promoted.Sub(killed).Seconds())
+	s.say("SIGKILL: the primary; requests in flight: %d; the standby was promoted after %.1f s",
+		inFlight, promoted.Sub(killed).Seconds())
 
-	// Even if payments do not flow again, the load goes on to its end: then it is counted what is missing.
+	// Even if payments do not flow again, the load goes on to its end: then it is counted what
+	// is missing.
 	var err error
 	if s.pin, err = holdSnapshot(ctx, s.cluster.owner()); err != nil {
 		return err
 	}
-	if _, err := s.tail.awaitNewer(ctx, promoted, recoverMax); err != nil {
+	if _, err := s.tail.awaitNewer(ctx, promoted); err != nil {
 		return err
 	}
-	s.say("payments of the new primary arrive on their topic %.1f s after the SIGKILL", time.Since(killed).Seconds())
+	s.say("payments of the new primary arrive on their topic %.1f s after the SIGKILL",
+		time.Since(killed).Seconds())
 	return nil
 }
 

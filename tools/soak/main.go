@@ -1,6 +1,7 @@
-// Command soak runs the service for a while as it is meant to be run, two relays and a synchronous standby, under load and a pinned
-// snapshot, kills the leading relay now and then, and in the middle kills the primary and promotes the standby. Then it counts. Nobody may
-// be needed: a program that ends by itself is a failure even if nothing was lost.
+// Command soak runs the service for a while as it is meant to be run, two relays and a
+// synchronous standby, under load and a pinned snapshot, kills the leading relay now and then,
+// and in the middle kills the primary and promotes the standby. Then it counts. A program
+// that ended by itself is a failure, too: an operator would have been needed.
 package main
 
 import (
@@ -25,12 +26,14 @@ func main() {
 
 const usage = `Usage: soak [flags]
 
-Starts a Postgres with a synchronous standby, api, consumer and two relays, and sends payments and parcels. A transaction keeps a snapshot all
-the time. The leading relay gets SIGKILL every twentieth of the duration; in the middle the primary gets SIGKILL and the standby is promoted.
-Nothing is done for the programs, which know both servers, but to start again a relay that was killed.
+Starts a Postgres with a synchronous standby, api, consumer and two relays, and sends payments
+and parcels. A transaction holds a snapshot all the time. The leading relay gets SIGKILL every
+twentieth of the duration; in the middle the primary gets SIGKILL and the standby is promoted.
+The programs know both servers, and get no help but that a killed relay is started again.
 
-Then everything must have arrived, all topics are read and compared with the tables and with what clients were told. The exit code is 1 when
-anything was lost, doubled, reordered or changed, when a program ended by itself, or when a fault did not happen.
+Then everything must have arrived: all topics are read and compared with the tables and with what
+clients were told. The exit code is 1 when anything was lost, doubled, reordered or changed, when
+a program ended by itself, or when a fault did not happen.
 
 The broker is that of KAFKA_BROKERS, else one in this process.
 
@@ -71,7 +74,8 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	f.SetOutput(io.Discard)
 	f.DurationVar(&o.length, "for", 20*time.Minute, "`duration` of the load, at least 1m")
 	f.IntVar(&o.rate, "rate", 400, "requests a `second`: 50 to 10000")
-	f.BoolVar(&o.exactlyOnce, "exactly-once", false, "run the relays with RELAY_DELIVERY=exactly-once: then no event may be repeated")
+	f.BoolVar(&o.exactlyOnce, "exactly-once", false,
+		"run the relays with RELAY_DELIVERY=exactly-once: then no event may be repeated")
 	err = f.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):

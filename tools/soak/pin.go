@@ -8,7 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// pin is a snapshot that is held, as pg_dump or a forgotten transaction does: no row version that it might see can be removed.
+// pin is a snapshot that is held, as pg_dump or a forgotten transaction does: no row version
+// that it might see can be removed.
 type pin struct {
 	conn *pgx.Conn
 	seen int64
@@ -46,6 +47,6 @@ func (p *pin) held(ctx context.Context) error {
 // bloat is what a held snapshot costs the one row that is written all the time.
 func bloat(ctx context.Context, url string) (string, error) {
 	return query[string](ctx, url, `
-SELECT format('%s, %s dead versions', pg_size_pretty(pg_relation_size('outbox_cursors')), n_dead_tup)
+SELECT format('%s, %s dead versions', pg_size_pretty(pg_relation_size(relid)), n_dead_tup)
 FROM pg_stat_user_tables WHERE relname = 'outbox_cursors'`)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/oncepay/oncepay/internal/traffic"
 )
 
-// instance is a program that is started again when it ends, as a supervisor does. That it ends by itself is a finding: then somebody was
-// needed, if only the supervisor.
+// instance is a program that is started again when it ends, as a supervisor does. That it ends
+// by itself is a finding: an operator was needed, if only to configure the supervisor.
 type instance struct {
 	name string // relay-1
 	dir  string // its binary and log
@@ -28,7 +28,8 @@ type instance struct {
 	ended   []string       // what it said when it ended by itself
 }
 
-// restartAfter is longer than the lease, so that the standby takes over and not the relay that was killed.
+// restartAfter is longer than the lease, so that the standby takes over and not the relay that
+// was killed.
 const restartAfter = 5 * time.Second
 
 // newInstance gives a program a directory of its own, so that two of a kind have two logs.

@@ -23,7 +23,8 @@ const (
 	standby  = "standby" // slot and application_name
 )
 
-// cluster is a primary and its synchronous standby: nothing that was acknowledged is lost by a promotion.
+// cluster is a primary and its synchronous standby: nothing that was acknowledged is lost by a
+// promotion.
 type cluster struct {
 	primary, standby *embedded.Postgres
 }
@@ -36,9 +37,9 @@ func startCluster(ctx context.Context, dir string) (c *cluster, err error) {
 			err = errors.Join(err, c.stop())
 		}
 	}()
-	settings := map[string]string{"wal_level": "replica", "hot_standby": "on", "wal_keep_size": "1GB"}
 	options := embedded.PostgresOptions{
-		Dir: filepath.Join(dir, "primary"), Settings: settings, Download: os.Getenv("EMBEDDED_POSTGRES") == "download",
+		Dir:      filepath.Join(dir, "primary"),
+		Download: os.Getenv("EMBEDDED_POSTGRES") == "download",
 	}
 	if c.primary, err = embedded.StartPostgres(ctx, options); err != nil {
 		return c, err
@@ -47,7 +48,8 @@ func startCluster(ctx context.Context, dir string) (c *cluster, err error) {
 		return c, err
 	}
 
-	// The standby begins as a copy of a primary at rest. Unlike pg_basebackup, cp is there wherever Postgres was downloaded.
+	// The standby begins as a copy of a primary at rest. Unlike pg_basebackup, cp is there
+	// wherever Postgres was downloaded.
 	if err := c.primary.Stop(ctx); err != nil {
 		return c, err
 	}
@@ -56,7 +58,8 @@ func startCluster(ctx context.Context, dir string) (c *cluster, err error) {
 		return c, fmt.Errorf("make the standby's directory: %w", err)
 	}
 	data := filepath.Join(options.Dir, "data")
-	if out, err := exec.CommandContext(ctx, "cp", "-a", filepath.Join(dir, "primary", "data"), data).CombinedOutput(); err != nil {
+	copying := exec.CommandContext(ctx, "cp", "-a", filepath.Join(dir, "primary", "data"), data)
+	if out, err := copying.CombinedOutput(); err != nil {
 		return c, fmt.Errorf("copy the primary's files: %w\n%s", err, out)
 	}
 	if err := os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o644); err != nil {
@@ -67,7 +70,8 @@ func startCluster(ctx context.Context, dir string) (c *cluster, err error) {
 	if c.primary, err = embedded.StartPostgres(ctx, primary); err != nil {
 		return c, err
 	}
-	if err := execute(ctx, c.maintenance(), `SELECT pg_create_physical_replication_slot('`+standby+`', true)`); err != nil {
+	slot := `SELECT pg_create_physical_replication_slot('` + standby + `', true)`
+	if err := execute(ctx, c.maintenance(), slot); err != nil {
 		return c, err
 	}
 	u, err := url.Parse(c.maintenance())
@@ -75,11 +79,9 @@ func startCluster(ctx context.Context, dir string) (c *cluster, err error) {
 		return c, fmt.Errorf("find the primary's port: %w", err)
 	}
 	options.Settings = map[string]string{
-		"primary_conninfo":  fmt.Sprintf("host=%s port=%s user=postgres application_name=%s", u.Hostname(), u.Port(), standby),
+		"primary_conninfo": fmt.Sprintf("host=%s port=%s user=postgres application_name=%s",
+			u.Hostname(), u.Port(), standby),
 		"primary_slot_name": standby,
-	}
-	for name, value := range settings {
-		options.Settings[name] = value
 	}
 	if c.standby, err = embedded.StartPostgres(ctx, options); err != nil {
 		return c, err
@@ -100,13 +102,16 @@ func (c *cluster) migrate(ctx context.Context) error {
 
 // awaitSync makes every COMMIT of the primary wait for the standby, and returns when they do.
 func (c *cluster) awaitSync(ctx context.Context) error {
-	for _, sql := range []string{`ALTER SYSTEM SET synchronous_standby_names = '` + standby + `'`, `SELECT pg_reload_conf()`} {
+	for _, sql := range []string{
+		`ALTER SYSTEM SET synchronous_standby_names = '` + standby + `'`, `SELECT pg_reload_conf()`,
+	} {
 		if err := execute(ctx, c.maintenance(), sql); err != nil {
 			return err
 		}
 	}
 	return until(ctx, time.Minute, "the standby is synchronous", func(ctx context.Context) bool {
-		sync, err := query[bool](ctx, c.maintenance(), `SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')`)
+		sync, err := query[bool](ctx, c.maintenance(),
+			`SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')`)
 		return err == nil && sync
 	})
 }
@@ -123,7 +128,8 @@ func (c *cluster) failOver(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	promoted, err := query[bool](ctx, c.standby.URL("postgres", "postgres"), `SELECT pg_promote(true, 60)`)
+	url := c.standby.URL("postgres", "postgres")
+	promoted, err := query[bool](ctx, url, `SELECT pg_promote(true, 60)`)
 	if err == nil && !promoted {
 		err = errors.New("it did not become primary within a minute")
 	}
@@ -135,7 +141,8 @@ func (c *cluster) failOver(ctx context.Context) error {
 
 func (c *cluster) maintenance() string { return c.primary.URL("postgres", "postgres") }
 
-// url names both servers, as an operator's configuration does: the programs find the one that takes writes.
+// url names both servers, as an operator's configuration does: the programs find the one that
+// takes writes.
 func (c *cluster) url(role string) string {
 	first, second := c.primary.URL(role, database), c.standby.URL(role, database)
 	host := func(s string) string { return s[strings.Index(s, "@")+1 : strings.LastIndex(s, "/")] }
@@ -181,7 +188,9 @@ func query[T any](ctx context.Context, url, sql string) (value T, err error) {
 }
 
 // until asks ten times a second until it holds.
-func until(ctx context.Context, most time.Duration, what string, holds func(context.Context) bool) error {
+func until(
+	ctx context.Context, most time.Duration, what string, holds func(context.Context) bool,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	tick := time.NewTicker(100 * time.Millisecond)

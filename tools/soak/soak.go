@@ -36,14 +36,16 @@ type soaking struct {
 	load      *traffic.Load
 	tail      *tail
 	pin       *pin
-	windows   struct{ begin, before, end *window }
 
 	kills, promotions int
 }
 
 // soak is a run from top to bottom.
 func soak(ctx context.Context, o options, stdout io.Writer) (err error) {
-	s := &soaking{options: o, out: stdout, begun: time.Now(), prefix: "soak-" + uuid.NewString()[:8] + ".", tail: &tail{}}
+	s := &soaking{
+		options: o, out: stdout, begun: time.Now(),
+		prefix: "soak-" + uuid.NewString()[:8] + ".", tail: &tail{},
+	}
 	if s.dir, err = os.MkdirTemp("", "oncepay-soak-"); err != nil {
 		return fmt.Errorf("make a directory: %w", err)
 	}
@@ -54,14 +56,16 @@ func soak(ctx context.Context, o options, stdout io.Writer) (err error) {
 	defer func() { err = s.tidy(err) }()
 
 	s.say("building api, relay, consumer and oncepay")
-	if err := child.Build(ctx, s.dir, []string{"-ldflags=-s -w"}, "api", "relay", "consumer", "oncepay"); err != nil {
+	err = child.Build(ctx, s.dir, []string{"-ldflags=-s -w"}, "api", "relay", "consumer", "oncepay")
+	if err != nil {
 		return err
 	}
 	if s.cluster, err = startCluster(ctx, s.dir); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.cluster.stop()) }()
-	s.say("Postgres %s runs, with a synchronous standby (%s)", s.cluster.primary.Version(), s.cluster.primary.Origin())
+	s.say("Postgres %s runs, with a synchronous standby (%s)", s.cluster.primary.Version(),
+		s.cluster.primary.Origin())
 	if s.brokers = strings.Split(os.Getenv("KAFKA_BROKERS"), ","); s.brokers[0] == "" {
 		kafka, err := embedded.StartKafka(ctx, embedded.KafkaOptions{})
 		if err != nil {
@@ -94,15 +98,19 @@ func (s *soaking) start(ctx context.Context, g *errgroup.Group) error {
 	if s.exactlyOnce {
 		delivery = "RELAY_DELIVERY=exactly-once"
 	}
-	relay := append([]string{"DATABASE_URL=" + s.cluster.url("relay"), delivery}, kafka...)
+	database := func(role string) string { return "DATABASE_URL=" + s.cluster.url(role) }
+	relay := append([]string{database("relay"), delivery}, kafka...)
 	for _, p := range []struct {
 		program, name string
 		env           []string
 	}{
 		{"relay", "relay-1", relay},
 		{"relay", "relay-2", relay},
-		{"consumer", "consumer-1", append([]string{"DATABASE_URL=" + s.cluster.url("consumer")}, kafka...)},
-		{"api", "api-1", []string{"DATABASE_URL=" + s.cluster.url("api_write"), "DATABASE_READ_URL=" + s.cluster.url("api_read"), "HTTP_ADDR=127.0.0.1:0"}},
+		{"consumer", "consumer-1", append([]string{database("consumer")}, kafka...)},
+		{"api", "api-1", []string{
+			database("api_write"), "DATABASE_READ_URL=" + s.cluster.url("api_read"),
+			"HTTP_ADDR=127.0.0.1:0",
+		}},
 	} {
 		i, err := newInstance(s.dir, p.program, p.name, p.env...)
 		if err != nil {
@@ -151,10 +159,11 @@ func (s *soaking) traffic(ctx context.Context) (err error) {
 	}
 
 	begun := time.Now()
-	w := &s.windows
-	w.begin, w.before = newWindow("beginning", begun, s.length, .03, .1), newWindow("before the promotion", begun, s.length, .45, .5)
-	w.end = newWindow("end", begun, s.length, .92, 1)
-	s.tail.windows = []*window{w.begin, w.before, w.end}
+	s.tail.windows = []*window{
+		newWindow("beginning", begun, s.length, .03, .1),
+		newWindow("before the promotion", begun, s.length, .45, .5),
+		newWindow("end", begun, s.length, .92, 1),
+	}
 	sending, stop := context.WithDeadline(ctx, begun.Add(s.length))
 	defer stop()
 	g, all := errgroup.WithContext(ctx)
@@ -165,7 +174,9 @@ func (s *soaking) traffic(ctx context.Context) (err error) {
 		s.load.Run(sending, all, s.rate)
 		return nil
 	})
-	g.Go(func() error { return traffic.MoveParcels(sending, all, s.cluster.owner(), s.brokers, s.prefix) })
+	g.Go(func() error {
+		return traffic.MoveParcels(sending, all, s.cluster.owner(), s.brokers, s.prefix)
+	})
 	g.Go(func() error { return s.faults(all, begun) })
 	g.Go(func() error { s.watch(sending); return nil })
 	if err := g.Wait(); err != nil {
@@ -189,7 +200,8 @@ func (s *soaking) seed(ctx context.Context, name string) (traffic.Seed, error) {
 
 // watch prints a line now and then.
 func (s *soaking) watch(ctx context.Context) {
-	for traffic.Pause(ctx, min(s.length/10, 30*time.Second)); ctx.Err() == nil; traffic.Pause(ctx, min(s.length/10, 30*time.Second)) {
+	pause := min(s.length/10, 30*time.Second)
+	for traffic.Pause(ctx, pause); ctx.Err() == nil; traffic.Pause(ctx, pause) {
 		v, err := traffic.OpenView(ctx, s.cluster.owner(), s.brokers, statements.Consumer)
 		if err != nil {
 			continue // it is being promoted
@@ -210,7 +222,9 @@ func (s *soaking) tidy(err error) error {
 	if err == nil {
 		return os.RemoveAll(s.dir)
 	}
-	for _, data := range []string{"primary/data", "standby/data", "api", "relay", "consumer", "oncepay"} {
+	for _, data := range []string{
+		"primary/data", "standby/data", "api", "relay", "consumer", "oncepay",
+	} {
 		_ = os.RemoveAll(filepath.Join(s.dir, data))
 	}
 	return fmt.Errorf("%w\nlogs and history are kept in %s", err, s.dir)

@@ -30,13 +30,19 @@ func TestSoakObjects(t *testing.T) {
 		t.Errorf("to a good run: %v", err)
 	}
 	for want, spoil := range map[string]func(*soaking, *invariant.Report){
-		"not clean":             func(_ *soaking, r *invariant.Report) { r.Lines[0].Wrong = 1 },
-		"looked at nothing":     func(_ *soaking, r *invariant.Report) { r.Lines[0].Of = 0 },
-		"never had an answer":   func(s *soaking, _ *invariant.Report) { s.load.History.Unknown.Add(1) },
-		"somebody was needed":   func(s *soaking, _ *invariant.Report) { s.instances[0].found(errors.New("refused")) },
-		"3 relays were killed":  func(s *soaking, _ *invariant.Report) { s.kills = 3 },
-		"0 standbys promoted":   func(s *soaking, _ *invariant.Report) { s.promotions = 0 },
-		"no payment arrived at": func(s *soaking, _ *invariant.Report) { s.tail.windows[0].took.Reset() },
+		"not clean":         func(_ *soaking, r *invariant.Report) { r.Lines[0].Wrong = 1 },
+		"looked at nothing": func(_ *soaking, r *invariant.Report) { r.Lines[0].Of = 0 },
+		"never had an answer": func(s *soaking, _ *invariant.Report) {
+			s.load.History.Unknown.Add(1)
+		},
+		"an operator was needed": func(s *soaking, _ *invariant.Report) {
+			s.instances[0].found(errors.New("refused"))
+		},
+		"3 relays were killed": func(s *soaking, _ *invariant.Report) { s.kills = 3 },
+		"0 standbys promoted":  func(s *soaking, _ *invariant.Report) { s.promotions = 0 },
+		"no payment arrived at": func(s *soaking, _ *invariant.Report) {
+			s.tail.windows[0].took.Reset()
+		},
 	} {
 		t.Run(want, func(t *testing.T) {
 			t.Parallel()
@@ -53,7 +59,8 @@ func TestWrongFlagIsOneLine(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"-colour"}, {"-for", "10s"}, {"-rate", "5"}, {"now"}} {
 		var stdout, stderr bytes.Buffer
-		if code := run(t.Context(), args, &stdout, &stderr); code != 1 || strings.Count(stderr.String(), "\n") != 1 || stdout.Len() > 0 {
+		code := run(t.Context(), args, &stdout, &stderr)
+		if code != 1 || strings.Count(stderr.String(), "\n") != 1 || stdout.Len() > 0 {
 			t.Errorf("soak %v: exit code %d, %q, %q", args, code, stderr.String(), stdout.String())
 		}
 	}

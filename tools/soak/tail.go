@@ -10,8 +10,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// window is a stretch without faults, and how long the payments that arrived in it took: from the beginning of their transaction until a
-// read_committed reader had them.
+// window is a stretch without faults, and how long the payments that arrived in it took: from
+// the beginning of their transaction until a read_committed reader had them.
 type window struct {
 	name        string
 	from, until time.Time
@@ -20,7 +20,8 @@ type window struct {
 
 func newWindow(name string, begun time.Time, length time.Duration, from, until float64) *window {
 	at := func(share float64) time.Time { return begun.Add(time.Duration(share * float64(length))) }
-	return &window{name, at(from), at(until), hdrhistogram.New(1, (10 * time.Minute).Microseconds(), 3)}
+	took := hdrhistogram.New(1, (10 * time.Minute).Microseconds(), 3)
+	return &window{name, at(from), at(until), took}
 }
 
 func (w *window) quantile(percent float64) float64 {
@@ -37,8 +38,12 @@ type tail struct {
 }
 
 func (t *tail) run(ctx context.Context, brokers []string, topic string) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topic), kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchMaxWait(100*time.Millisecond))
+	client, err := kgo.NewClient(
+		kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topic),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
+		kgo.FetchMaxWait(100*time.Millisecond),
+	)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", topic, err)
 	}
@@ -60,7 +65,8 @@ func (t *tail) take(r *kgo.Record, now time.Time) {
 		took := now.Sub(made)
 		for _, w := range t.windows {
 			if !now.Before(w.from) && now.Before(w.until) {
-				_ = w.took.RecordValue(min(max(1, took.Microseconds()), w.took.HighestTrackableValue()))
+				most := w.took.HighestTrackableValue()
+				_ = w.took.RecordValue(min(max(1, took.Microseconds()), most))
 			}
 		}
 		t.mu.Lock()
@@ -72,9 +78,11 @@ func (t *tail) take(r *kgo.Record, now time.Time) {
 	}
 }
 
-// awaitNewer waits until a payment has arrived that was made after that time, and returns how long that took.
-func (t *tail) awaitNewer(ctx context.Context, than time.Time, most time.Duration) (time.Duration, error) {
-	err := until(ctx, most, "a payment arrived that was made after the fault", func(context.Context) bool {
+// awaitNewer waits until a payment has arrived that was made after that time, and returns how
+// long that took.
+func (t *tail) awaitNewer(ctx context.Context, than time.Time) (time.Duration, error) {
+	const what = "a payment arrived that was made after the fault"
+	err := until(ctx, recoverMax, what, func(context.Context) bool {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		return t.newest.After(than)
