@@ -207,7 +207,7 @@ func TestProgressIsFoundWhateverItsTopicHolds(t *testing.T) {
 				}
 			}
 			p.Close()
-			other, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.TransactionalID(prefix+"another"), kgo.DefaultProduceTopic(prefix+"relay-progress"))
+			other, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.TransactionalID(prefix+"another"), kgo.DefaultProduceTopic(prefix+"relay-progress.main"))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -23,14 +23,20 @@ type Kafka struct {
 	Topics      []string // aggregate types whose topics are made when they are missing
 	Source      string   // ce_source: a URI reference that names the producing system
 	ExactlyOnce bool     // each batch in a Kafka transaction, together with the progress that it makes
+
+	// DrainOnPartitionChange lets the relay go on when a topic has another number of partitions than its events were sent
+	// with, once all of those are acknowledged. Otherwise it refuses. See kafka_partitions.go.
+	DrainOnPartitionChange bool
+	// Options are for every client that is made: TLS, SASL, compression. They come last, so they win.
+	Options []kgo.Opt
 }
 
 const (
 	// Partitions of a topic that is made. A topic that is there already is taken as it is: raising its count would send an
 	// aggregate's next events to another partition, out of order with the ones before.
 	partitions = 12
-	// The topic that Progress is kept on, keyed by relay. One partition, compacted.
-	progressTopic = "relay-progress"
+	// Where Progress is kept: a topic for each relay, "relay-progress." and its name. One partition, compacted.
+	progressTopics = "relay-progress."
 	// What the batch around records takes (KIP-98): 61 bytes, which count for the broker, and their number, which counts for
 	// franz-go. And what franz-go allows where the topic's own limit is not known; Kafka's default is 1,048,588. A record that
 	// comes to more is refused before anything is sent.
@@ -38,6 +44,8 @@ const (
 	defaultMaxBytes = 1_000_012
 	// How soon a partition that has lost its leader, or too many replicas, is tried again; franz-go would wait for 5 s each time.
 	metadataAge = 250 * time.Millisecond
+	// How soon a change of a topic's partitions is noticed while events are sent to it.
+	metadataMaxAge = 10 * time.Second
 	// How long a transaction may last that nobody fences: it holds up readers with read_committed. Kafka looks every ten seconds.
 	transactionTimeout = 10 * time.Second
 )
@@ -45,14 +53,17 @@ const (
 // Open implements the field Open of Relay. It connects, makes topics that are missing, shuts out the relays of the same name
 // whose clients still run (with ExactlyOnce; else there is nothing to shut them out by), and reads what they kept.
 func (k Kafka) Open(ctx context.Context, relay string) (Publisher, *Progress, error) {
-	p := &kafkaPublisher{Kafka: k, relay: relay, maxBytes: map[string]int{}}
+	p := &kafkaPublisher{Kafka: k, relay: relay, progressTopic: k.TopicPrefix + progressTopics + relay,
+		maxBytes: map[string]int{}, counts: map[string]int32{}, made: map[string]int32{}, changed: map[string]error{}}
+	if !legalTopic(p.progressTopic) {
+		return nil, nil, fmt.Errorf("relay %q: no topic can be called %q", relay, p.progressTopic)
+	}
 	opts := []kgo.Opt{
-		kgo.SeedBrokers(k.Brokers...),
-		kgo.ClientID("oncepay-relay"),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.MetadataMinAge(metadataAge),
+		kgo.MetadataMaxAge(metadataMaxAge),
 		kgo.ManualFlushing(), // a batch comes complete: it need not wait for company, and goes out in as few requests as possible
-		kgo.RecordPartitioner(partitioner{kgo.StickyKeyPartitioner(nil), k.TopicPrefix + progressTopic}),
+		kgo.RecordPartitioner(partitioner{kgo.StickyKeyPartitioner(nil), p}),
 		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 { return int32(p.limit(topic)) }),
 		kgo.MaxBufferedRecords(50_000),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
@@ -62,8 +73,8 @@ func (k Kafka) Open(ctx context.Context, relay string) (Publisher, *Progress, er
 			kgo.TransactionTimeout(transactionTimeout))
 	}
 	var err error
-	if p.client, err = kgo.NewClient(opts...); err != nil {
-		return nil, nil, fmt.Errorf("make Kafka client: %w", err)
+	if p.client, err = k.newClient(opts...); err != nil {
+		return nil, nil, err
 	}
 	// The first exchange on a connection does not look at ctx: a broker that accepts and says nothing would be waited for.
 	p.close = sync.OnceFunc(p.client.Close)
@@ -79,11 +90,20 @@ func (k Kafka) Open(ctx context.Context, relay string) (Publisher, *Progress, er
 	return p, kept, nil
 }
 
+func (k Kafka) newClient(opts ...kgo.Opt) (*kgo.Client, error) {
+	opts = append([]kgo.Opt{kgo.SeedBrokers(k.Brokers...), kgo.ClientID("oncepay-relay")}, opts...)
+	client, err := kgo.NewClient(append(opts, k.Options...)...)
+	if err != nil {
+		return nil, fmt.Errorf("make Kafka client: %w", err)
+	}
+	return client, nil
+}
+
 // Ping asks whether a broker answers.
 func (k Kafka) Ping(ctx context.Context) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers...), kgo.ClientID("oncepay-relay"))
+	client, err := k.newClient()
 	if err != nil {
-		return fmt.Errorf("make Kafka client: %w", err)
+		return err
 	}
 	// The first exchange on a connection does not look at ctx: a broker that accepts and says nothing would be waited for.
 	closed := context.AfterFunc(ctx, client.Close)
@@ -103,26 +123,31 @@ func (p *kafkaPublisher) open(ctx context.Context) (*Progress, error) {
 	for _, t := range p.Topics {
 		names = append(names, p.TopicPrefix+t)
 	}
-	progress := p.TopicPrefix + progressTopic
-	there, err := listTopics(ctx, admin, append(slices.Clone(names), progress)...)
+	there, err := listTopics(ctx, admin, append(slices.Clone(names), p.progressTopic)...)
 	if err != nil {
 		return nil, err
 	}
-	// Only what is missing needs the right to make topics. Short segments: what is read at the start of a term is what was not compacted yet.
-	if !there.Has(progress) {
+	// Only what is missing needs the right to make topics.
+	if !there.Has(p.progressTopic) {
 		settings := map[string]*string{"cleanup.policy": kadm.StringPtr("compact"), "segment.bytes": kadm.StringPtr("4194304"), "min.cleanable.dirty.ratio": kadm.StringPtr("0.1")}
-		if err := makeTopics(ctx, admin, 1, settings, progress); err != nil {
+		if _, err := makeTopics(ctx, admin, 1, settings, p.progressTopic); err != nil {
 			return nil, err
 		}
 	}
-	if err := makeTopics(ctx, admin, partitions, nil, slices.DeleteFunc(slices.Clone(names), there.Has)...); err != nil {
+	missing := slices.DeleteFunc(slices.Clone(names), there.Has)
+	if p.made, err = makeTopics(ctx, admin, partitions, nil, missing...); err != nil {
 		return nil, err
 	}
+
 	p.readLimits(ctx, admin, names)
 	if _, _, err := p.client.ProducerID(ctx); err != nil { // with a transactional id this is the fence
 		return nil, fmt.Errorf("get a producer id: %w", err)
 	}
-	return p.readProgress(ctx)
+	kept, err := p.readProgress(ctx, admin)
+	if err != nil {
+		return nil, err
+	}
+	return kept, p.compareCounts(ctx)
 }
 
 func listTopics(ctx context.Context, admin *kadm.Client, names ...string) (kadm.TopicDetails, error) {
@@ -140,20 +165,27 @@ func listTopics(ctx context.Context, admin *kadm.Client, names ...string) (kadm.
 	return there, nil
 }
 
-func makeTopics(ctx context.Context, admin *kadm.Client, partitions int32, settings map[string]*string, names ...string) error {
+// makeTopics returns how many partitions each topic has that it made.
+func makeTopics(
+	ctx context.Context, admin *kadm.Client, partitions int32, settings map[string]*string, names ...string,
+) (map[string]int32, error) {
 	if len(names) == 0 {
-		return nil
+		return nil, nil
 	}
-	made, err := admin.CreateTopics(ctx, partitions, -1, settings, names...) // -1: the broker's own default of copies
+	answers, err := admin.CreateTopics(ctx, partitions, -1, settings, names...) // -1: the broker's own default of copies
 	if err != nil {
-		return fmt.Errorf("make topics: %w", err)
+		return nil, fmt.Errorf("make topics: %w", err)
 	}
-	for _, t := range made.Sorted() {
-		if t.Err != nil && !errors.Is(t.Err, kerr.TopicAlreadyExists) {
-			return &TopicError{Topic: t.Topic, Err: fmt.Errorf("make it: %w", t.Err)}
+	made := map[string]int32{}
+	for _, t := range answers.Sorted() {
+		switch {
+		case t.Err == nil:
+			made[t.Topic] = partitions
+		case !errors.Is(t.Err, kerr.TopicAlreadyExists):
+			return nil, &TopicError{Topic: t.Topic, Err: fmt.Errorf("make it: %w", t.Err)}
 		}
 	}
-	return nil
+	return made, nil
 }
 
 // readLimits asks how large a record of each topic may be. A relay that may not ask goes by Kafka's default.
@@ -176,17 +208,4 @@ func (p *kafkaPublisher) limit(topic string) int {
 		return min(n, 100<<20)
 	}
 	return defaultMaxBytes
-}
-
-// partitioner keeps the key on its partition, and progress on the one that is read.
-type partitioner struct {
-	kgo.Partitioner
-	progress string
-}
-
-func (p partitioner) ForTopic(topic string) kgo.TopicPartitioner {
-	if topic == p.progress {
-		return kgo.ManualPartitioner().ForTopic(topic) // a record's own: the first
-	}
-	return p.Partitioner.ForTopic(topic)
 }

@@ -137,13 +137,13 @@ func TestProgressThatIsRefusedIsAnOutageOfItsTopicAndBlamesNoEvent(t *testing.T)
 			kafka.ExactlyOnce = exactlyOnce
 			p, _ := open(t, kafka)
 			var err error
-			cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "relay-progress", Err: kerr.MessageTooLarge})
+			cluster.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: "relay-progress.main", Err: kerr.MessageTooLarge})
 			for n := int64(1); n <= 2 && err == nil; n++ {
 				err = p.Publish(t.Context(), things("a"), behind(n))
 			}
 			var refused *outbox.RefusedError
 			var topic *outbox.TopicError
-			if !errors.As(err, &topic) || topic.Topic != "relay-progress" || errors.As(err, &refused) {
+			if !errors.As(err, &topic) || topic.Topic != "relay-progress.main" || errors.As(err, &refused) {
 				t.Errorf("Publish returned %v", err)
 			}
 		})

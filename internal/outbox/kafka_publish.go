@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -19,15 +19,22 @@ const keepEvery = time.Second
 
 type kafkaPublisher struct {
 	Kafka
-	relay    string
-	client   *kgo.Client
-	close    func()         // of the client, once: it must not be closed twice at the same time
-	maxBytes map[string]int // by topic
-	encoder  encoder
+	relay         string
+	progressTopic string
+	client        *kgo.Client
+	close         func()         // of the client, once: it must not be closed twice at the same time
+	maxBytes      map[string]int // by topic
+	encoder       encoder
 
 	durable Progress // behind the last batch that was acknowledged
 	kept    Position // of the progress that was kept last
 	keptAt  time.Time
+	last    *Progress // what was kept last, by this term or an earlier one
+
+	// By topic, see kafka_partitions.go.
+	counts  map[string]int32 // with how many partitions its events are sent
+	made    map[string]int32 // with how many this term made it
+	changed map[string]error // why nothing more is sent to it in this term
 }
 
 // Publish implements Publisher. Records are handed over without waiting in between; one key is one partition, in order.
@@ -52,17 +59,20 @@ func (p *kafkaPublisher) publish(ctx context.Context, batch []Message, next Prog
 			return &RefusedError{Index: i, Unsent: true, Err: fmt.Errorf("%w: %d bytes, topic %s takes %d", kerr.MessageTooLarge, size, r.Topic, p.limit(r.Topic))}
 		}
 	}
+	if err := p.count(ctx, records); err != nil {
+		return err
+	}
 	if p.ExactlyOnce {
 		return p.publishOnce(ctx, records, next)
 	}
 	// Progress is durable when its batch is, not before: the record goes out with the batch behind it, or alone.
 	var progress *kgo.Record
 	if len(batch) > 0 && time.Since(p.keptAt) > keepEvery && p.durable.Position != p.kept {
-		progress = p.progress(p.durable)
+		progress = p.progress(new(p.durable))
 		p.kept, p.keptAt = p.durable.Position, time.Now()
 	}
 	if len(batch) == 0 && next.Position != p.kept {
-		progress = p.progress(next)
+		progress = p.progress(&next)
 		p.kept, p.keptAt = next.Position, time.Now()
 	}
 	if err := p.produce(ctx, records, progress); err != nil {
@@ -77,6 +87,16 @@ func (p *kafkaPublisher) publishOnce(ctx context.Context, records []*kgo.Record,
 	if len(records) == 0 && next.Position == p.kept {
 		return nil
 	}
+	if err := p.transact(ctx, records, &next); err != nil {
+		return err
+	}
+	// Crash point: committed but the cursor not moved. The next leader begins behind the progress.
+	p.kept = next.Position
+	return nil
+}
+
+// transact sends records and progress in one Kafka transaction.
+func (p *kafkaPublisher) transact(ctx context.Context, records []*kgo.Record, next *Progress) error {
 	if err := p.client.BeginTransaction(); err != nil {
 		return fmt.Errorf("begin a Kafka transaction: %w", err)
 	}
@@ -95,8 +115,6 @@ func (p *kafkaPublisher) publishOnce(ctx context.Context, records []*kgo.Record,
 	if err := p.client.EndTransaction(ctx, kgo.TryCommit); err != nil {
 		return fmt.Errorf("commit a Kafka transaction: %w", err)
 	}
-	// Crash point: committed but the cursor not moved. The next leader begins behind the progress.
-	p.kept = next.Position
 	return nil
 }
 
@@ -128,6 +146,11 @@ func (p *kafkaPublisher) produce(ctx context.Context, batch []*kgo.Record, progr
 	}
 	_ = p.client.Flush(ctx) // its error is ctx's, and every record has it, too
 	wg.Wait()
+	for r := range failed {
+		if changed := p.changed[r.Topic]; changed != nil { // what the client says of it has no name
+			failed[r] = changed
+		}
+	}
 	var refused *RefusedError
 	err := judge(batch, failed)
 	if failed[progress] == nil || err != nil && !errors.As(err, &refused) {
@@ -151,6 +174,7 @@ func judge(records []*kgo.Record, failed map[*kgo.Record]error) error {
 	}
 	var refused *RefusedError
 	var outage error
+	var changed *PartitionsError
 	first, taken := slices.IndexFunc(records, func(r *kgo.Record) bool { return failed[r] != nil }), 0
 	for i, r := range records {
 		err := failed[r]
@@ -165,7 +189,8 @@ func judge(records []*kgo.Record, failed map[*kgo.Record]error) error {
 				refused = &RefusedError{Index: i, Durable: first, Err: err}
 			}
 		case outage != nil:
-		case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID), errors.Is(err, kerr.TopicAuthorizationFailed):
+		case errors.Is(err, kerr.UnknownTopicOrPartition), errors.Is(err, kerr.UnknownTopicID), errors.Is(err, kerr.TopicAuthorizationFailed),
+			errors.As(err, &changed):
 			outage = &TopicError{Topic: r.Topic, Err: err}
 		default:
 			outage = fmt.Errorf("produce to %s: %w", r.Topic, err)
@@ -187,60 +212,111 @@ func refuses(err error) bool {
 	return errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge) || errors.Is(err, kerr.InvalidRecord)
 }
 
-func (p *kafkaPublisher) progress(at Progress) *kgo.Record {
-	value, _ := json.Marshal(at) // numbers and strings
-	return &kgo.Record{Topic: p.TopicPrefix + progressTopic, Key: []byte(p.relay), Value: value}
+// keptProgress is what a record of progress holds.
+type keptProgress struct {
+	*Progress                   // nil: the first events are about to be sent
+	Partitions map[string]int32 `json:"partitions,omitempty"` // of topics that events were sent to
 }
 
-// readProgress returns what was kept last, nil if nothing was. It writes a mark and reads up to it: so it has read all that
-// was there, however the topic was compacted, and the relay has been heard by the broker before it leads.
-func (p *kafkaPublisher) readProgress(ctx context.Context) (kept *Progress, err error) {
-	topic := p.TopicPrefix + progressTopic
-	mark := kgo.Record{Topic: topic, Key: []byte(p.relay + " opened"), Value: []byte(uuid.NewString())}
-	if p.ExactlyOnce {
-		err = p.client.BeginTransaction()
+func (p *kafkaPublisher) progress(at *Progress) *kgo.Record {
+	p.last = at
+	value, _ := json.Marshal(keptProgress{at, p.counts}) // numbers and strings
+	return &kgo.Record{Topic: p.progressTopic, Key: []byte(p.relay), Value: value}
+}
+
+// firstWindow is how far back progress is looked for first. It is the last thing a term leaves, but for the few records of
+// terms that came to nothing.
+const firstWindow = 64
+
+// readProgress returns what was kept last, nil if nothing was. It reads from the end, in windows that grow: a transaction
+// leaves a marker that compaction keeps for a day, so what lies before may be millions of offsets.
+func (p *kafkaPublisher) readProgress(ctx context.Context, admin *kadm.Client) (*Progress, error) {
+	end, err := p.mark(ctx)
+	if err != nil {
+		return nil, p.unreadable(err)
 	}
+	starts, err := admin.ListStartOffsets(ctx, p.progressTopic)
 	if err == nil {
-		err = p.produce(ctx, nil, new(mark))
+		err = starts.Error()
 	}
-	if err == nil && p.ExactlyOnce {
+	if err != nil {
+		return nil, p.unreadable(err)
+	}
+
+	start, _ := starts.Lookup(p.progressTopic, 0)
+	for window := int64(firstWindow); ; window *= 16 {
+		from := max(start.Offset, end-window)
+		record, err := p.readLast(ctx, from, end)
+		switch {
+		case err != nil:
+			return nil, p.unreadable(err)
+		case record == nil && from > start.Offset:
+			continue
+		case record == nil || record.Value == nil: // nothing yet, or somebody has taken it away
+			return nil, nil
+		}
+
+		kept := keptProgress{Partitions: p.counts}
+		if err := json.Unmarshal(record.Value, &kept); err != nil {
+			return nil, fmt.Errorf("read progress: offset %d of %s: %w", record.Offset, record.Topic, err)
+		}
+		p.last = kept.Progress
+		return kept.Progress, nil
+	}
+}
+
+// mark writes a record and returns its offset. So the relay has been heard by the broker before it leads, and a read up to
+// here has seen all that was there, however the topic was compacted.
+func (p *kafkaPublisher) mark(ctx context.Context) (offset int64, err error) {
+	mark := kgo.Record{Topic: p.progressTopic, Key: []byte(p.relay + " opened"), Value: []byte("opened")}
+	if p.ExactlyOnce {
 		// Until it has noted the partitions of a topic that it has just heard of, which may be after the acknowledgement, franz-go
 		// takes a transaction with nothing else in it for empty: it aborts it, and reports that it committed. A second record
 		// waits until they are noted. Batches are safe from that: each has progress with it, and its topic is known from here on.
-		err = p.produce(ctx, nil, new(mark))
+		if err := p.client.BeginTransaction(); err != nil {
+			return 0, err
+		}
+		if err := p.produce(ctx, nil, new(mark)); err != nil {
+			return 0, err
+		}
 	}
-	if err == nil && p.ExactlyOnce {
+	if err := p.produce(ctx, nil, &mark); err != nil {
+		return 0, err
+	}
+	if p.ExactlyOnce {
 		err = p.client.EndTransaction(ctx, kgo.TryCommit)
 	}
-	// Not before: a read that finds nothing yet may be held back by the broker for seconds.
-	p.client.AddConsumePartitions(map[string]map[int32]kgo.Offset{topic: {0: kgo.NewOffset().AtStart()}})
-	for err == nil {
+	return mark.Offset, err
+}
+
+// readLast returns the last record of progress at from or behind it, up to the mark at end; nil if there is none. The mark
+// is there to be read, whatever markers and gaps lie before it. If the log's start has moved beyond from, reading begins there.
+func (p *kafkaPublisher) readLast(ctx context.Context, from, end int64) (last *kgo.Record, err error) {
+	// Only when the mark is written: a read that finds nothing yet may be held back by the broker for seconds.
+	at := kgo.NewOffset().At(from)
+	p.client.AddConsumePartitions(map[string]map[int32]kgo.Offset{p.progressTopic: {0: at}})
+	defer p.client.PurgeTopicsFromConsuming(p.progressTopic)
+	for {
 		fetches := p.client.PollFetches(ctx)
-		if err = fetches.Err(); err != nil {
-			break
+		if err := fetches.Err(); err != nil {
+			return nil, err
 		}
 		for _, r := range fetches.Records() {
-			switch string(r.Key) {
-			case p.relay:
-				if kept = nil; r.Value == nil { // somebody has taken it away
-					continue
-				}
-				kept = new(Progress)
-				if err := json.Unmarshal(r.Value, kept); err != nil {
-					return nil, fmt.Errorf("read progress: offset %d of %s: %w", r.Offset, r.Topic, err)
-				}
-			case string(mark.Key):
-				if string(r.Value) == string(mark.Value) {
-					p.client.PurgeTopicsFromConsuming(r.Topic)
-					return kept, nil
-				}
+			if r.Offset >= end {
+				return last, nil
+			}
+			if string(r.Key) == p.relay {
+				last = r
 			}
 		}
 	}
+}
+
+func (p *kafkaPublisher) unreadable(err error) error {
 	if errors.Is(err, kerr.TopicAuthorizationFailed) {
-		err = &TopicError{Topic: mark.Topic, Err: err}
+		err = &TopicError{Topic: p.progressTopic, Err: err}
 	}
-	return nil, fmt.Errorf("read progress: %w", err)
+	return fmt.Errorf("read progress: %w", err)
 }
 
 // Ping implements Publisher.

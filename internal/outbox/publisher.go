@@ -69,6 +69,22 @@ func (e *TopicError) Error() string { return fmt.Sprintf("topic %s: %v", e.Topic
 
 func (e *TopicError) Unwrap() error { return e.Err }
 
+// PartitionsError says that a topic has another number of partitions than the events were sent with that it holds. An
+// aggregate's next event would go to another partition than the ones before it.
+type PartitionsError struct {
+	Topic     string
+	Sent, Now int32
+	GoingOn   bool // with Now: all events that were sent are acknowledged
+}
+
+func (e *PartitionsError) Error() string {
+	text := fmt.Sprintf("it has %d partitions now, its events were sent with %d", e.Now, e.Sent)
+	if e.GoingOn {
+		return text + "; they are all acknowledged, so the relay goes on with the new number"
+	}
+	return text + ": see \"More partitions\" in docs/operating.md"
+}
+
 // BrokerError says that a term ended for something on the broker's side, and not the database's: it cannot be reached, does not
 // answer, or did not take a batch. A TopicError or RefusedError may be inside.
 type BrokerError struct{ Err error }

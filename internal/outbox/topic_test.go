@@ -72,8 +72,8 @@ func TestATopicThatTheRelayMayNotUseIsNamedAndWaitedFor(t *testing.T) {
 			})
 			d.commit(t, "a")
 			var topic *outbox.TopicError
-			if err := next(t, r.errors, "the end of a term"); !errors.As(err, &topic) || topic.Topic != "x.relay-progress" {
-				t.Errorf("OnError was told %v, want a TopicError of x.relay-progress", err)
+			if err := next(t, r.errors, "the end of a term"); !errors.As(err, &topic) || topic.Topic != "x.relay-progress.main" {
+				t.Errorf("OnError was told %v, want a TopicError of x.relay-progress.main.main", err)
 			}
 			allowed.Store(true)
 			if got := next(t, published, "the event"); len(got) != 1 {
