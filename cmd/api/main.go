@@ -18,6 +18,7 @@ import (
 	"github.com/oncepay/oncepay/internal/httpapi"
 	"github.com/oncepay/oncepay/internal/idempotency"
 	"github.com/oncepay/oncepay/internal/payments"
+	"github.com/oncepay/oncepay/internal/postgres"
 	"github.com/oncepay/oncepay/internal/program"
 	"github.com/oncepay/oncepay/internal/telemetry"
 )
@@ -52,6 +53,10 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	}
 	log := telemetry.Logger(stderr, cfg.LogLevel, cfg.LogFormat)
 	slog.SetDefault(log)
+	postgres.WarnPlainText(ctx, log, "DATABASE_URL", cfg.DatabaseURL)
+	if cfg.DatabaseReadURL != cfg.DatabaseURL {
+		postgres.WarnPlainText(ctx, log, "DATABASE_READ_URL", cfg.DatabaseReadURL)
+	}
 	reg := telemetry.NewRegistry()
 	stopTelemetry, err := telemetry.Start(ctx, "api", reg, getenv)
 	if err != nil {

@@ -48,6 +48,7 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	}
 	log := telemetry.Logger(stderr, cfg.LogLevel, cfg.LogFormat)
 	slog.SetDefault(log)
+	postgres.WarnPlainText(ctx, log, "DATABASE_URL", cfg.DatabaseURL)
 	reg := telemetry.NewRegistry()
 	stopTelemetry, err := telemetry.Start(ctx, "consumer", reg, getenv)
 	if err != nil {
@@ -56,8 +57,12 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	defer stopTelemetry()
 	metrics := telemetry.NewConsumer(reg)
 
+	options, err := cfg.Options()
+	if err != nil {
+		return err
+	}
 	kafka := inbox.Kafka{
-		Brokers: cfg.Brokers, Group: cfg.Group,
+		Brokers: cfg.Brokers, Group: cfg.Group, Options: options,
 		Topics: []string{cfg.TopicPrefix + "payments", cfg.TopicPrefix + "accounts"},
 	}
 	var pool *pgxpool.Pool

@@ -102,6 +102,7 @@ func deadLetters(ctx context.Context, args []string, getenv func(string) string,
 	if err != nil {
 		return err
 	}
+	postgres.WarnPlainText(ctx, slog.Default(), "DATABASE_URL", cfg.DatabaseURL)
 	pool, err := postgres.Open(ctx, cfg.DatabaseURL, "relay", 1, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return err

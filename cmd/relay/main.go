@@ -55,6 +55,7 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	}
 	log := telemetry.Logger(stderr, cfg.LogLevel, cfg.LogFormat)
 	slog.SetDefault(log)
+	postgres.WarnPlainText(ctx, log, "DATABASE_URL", cfg.DatabaseURL)
 	reg := telemetry.NewRegistry()
 	stopTelemetry, err := telemetry.Start(ctx, "relay", reg, getenv)
 	if err != nil {
@@ -63,8 +64,12 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	defer stopTelemetry()
 	metrics := telemetry.NewRelay(reg)
 
+	options, err := cfg.Options()
+	if err != nil {
+		return err
+	}
 	kafka := outbox.Kafka{Brokers: cfg.Brokers, TopicPrefix: cfg.TopicPrefix, Topics: topics, Source: "/oncepay",
-		ExactlyOnce: exactlyOnce}
+		ExactlyOnce: exactlyOnce, DrainOnPartitionChange: cfg.PartitionChange == "drain", Options: options}
 	var pool *pgxpool.Pool
 	err = program.Together(ctx, func(ctx context.Context) (err error) {
 		if pool, err = postgres.Open(ctx, cfg.DatabaseURL, "relay", 4, log); err != nil {

@@ -33,6 +33,21 @@ func (v variable) checkText(raw string) (problem string) {
 			return "must be a URL that begins with http:// or https://, without a user or a query"
 		}
 		return ""
+	case "certificates":
+		if _, err := certificates(raw); err != nil {
+			return "must be a file that can be read and has certificates in PEM"
+		}
+		return ""
+	case "secret":
+		if _, err := secret(raw); err != nil {
+			return "must be a file that can be read and is not empty"
+		}
+		return ""
+	case "relay":
+		if !relayName.MatchString(raw) {
+			return "must be up to 30 letters, digits, dots, hyphens and underscores"
+		}
+		return ""
 	case "topic":
 		if !topicPrefix.MatchString(raw) {
 			return "must be what Kafka allows in a topic's name: up to 200 letters, digits, dots, hyphens and underscores"
@@ -44,6 +59,9 @@ func (v variable) checkText(raw string) (problem string) {
 
 // A topic's name has at most 249 characters, and what follows the prefix needs some.
 var topicPrefix = regexp.MustCompile(`^[A-Za-z0-9._-]{1,200}$`)
+
+// A relay's name is at the end of a topic's.
+var relayName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,30}$`)
 
 // checkPostgres lets the driver decide, since it reads more than net/url does (several hosts, sockets). Its error text
 // is not shown: it hides passwords on a best-effort basis only, and one with an unescaped @ or / looks like a port.

@@ -49,10 +49,12 @@ type Relay struct {
 	DatabaseURL string `env:"DATABASE_URL" check:"postgres" example:"postgres://relay:secret@localhost:5432/oncepay" help:"Postgres, as a login with the role relay; the primary, never a standby"`
 	Kafka
 
-	Name            string        `env:"RELAY_NAME" default:"main" help:"the cursor and lease that this instance shares with its standbys"`
+	Name            string        `env:"RELAY_NAME" default:"main" check:"relay" help:"the cursor and lease that this instance shares with its standbys"`
 	Delivery        string        `env:"RELAY_DELIVERY" default:"at-least-once" oneof:"at-least-once exactly-once" help:"what a crash of relay or broker repeats. at-least-once: what was in hand; exactly-once: nothing that readers with read_committed see"`
 	Lease           time.Duration `env:"RELAY_LEASE" default:"3s" min:"1s" max:"1m" help:"how long a dead leader holds up its standbys"`
 	Batch           int           `env:"RELAY_BATCH" default:"2500" min:"1" max:"10000" help:"most events read at once, with exactly-once four times as many; a crash repeats two batches at most"`
+	Compression     string        `env:"RELAY_COMPRESSION" default:"lz4" oneof:"none gzip snappy lz4 zstd" help:"of the records on Kafka; every consumer's client must know the codec"`
+	PartitionChange string        `env:"RELAY_PARTITION_CHANGE" default:"refuse" oneof:"refuse drain" help:"when a topic has other partitions than its events were sent with. refuse: nothing more is sent; drain: the relay goes on once all that was sent is acknowledged"`
 	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" default:"168h" min:"1h" help:"how long events stay in the outbox after they were sent"`
 	Keys
 
@@ -96,10 +98,15 @@ type Keys struct {
 	IdempotencyRetention time.Duration `env:"IDEMPOTENCY_RETENTION" default:"72h" min:"24h" max:"720h" help:"how long an idempotency key is remembered; the longest that any program was started with counts"`
 }
 
-// Kafka is the broker and the names on it.
+// Kafka is the broker, how to log in there, and the names on it.
 type Kafka struct {
-	Brokers     []string `env:"KAFKA_BROKERS" check:"brokers" example:"kafka-1:9092,kafka-2:9092" help:"Kafka bootstrap brokers, host:port separated by commas"`
-	TopicPrefix string   `env:"TOPIC_PREFIX" default:"oncepay." check:"topic" help:"put before every topic's name"`
+	Brokers      []string `env:"KAFKA_BROKERS" check:"brokers" example:"kafka-1:9092,kafka-2:9092" help:"Kafka bootstrap brokers, host:port separated by commas"`
+	TLS          string   `env:"KAFKA_TLS" default:"off" oneof:"off on" help:"on: connections to Kafka are encrypted and the brokers' certificates verified"`
+	CAFile       string   `env:"KAFKA_CA_FILE" default:"" check:"certificates" example:"/etc/kafka/ca.pem" help:"PEM file with the authorities that sign the brokers' certificates; unset: the system's"`
+	Mechanism    string   `env:"KAFKA_SASL_MECHANISM" default:"" oneof:"PLAIN SCRAM-SHA-256 SCRAM-SHA-512" example:"SCRAM-SHA-512" help:"how to log in to Kafka; unset: not at all. PLAIN needs KAFKA_TLS=on"`
+	Username     string   `env:"KAFKA_USERNAME" default:"" example:"relay" help:"who logs in to Kafka"`
+	PasswordFile string   `env:"KAFKA_PASSWORD_FILE" default:"" check:"secret" example:"/run/secrets/kafka" help:"file with the Kafka user's password; read again for each connection"`
+	TopicPrefix  string   `env:"TOPIC_PREFIX" default:"oncepay." check:"topic" help:"put before every topic's name"`
 }
 
 // Log is what the log shows, and how. It goes to standard error.

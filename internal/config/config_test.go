@@ -42,8 +42,8 @@ func TestEverythingButTheRequiredHasADefault(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantRelay := config.Relay{
-		DatabaseURL: url, Kafka: config.Kafka{Brokers: []string{"a:9092", "b:9092"}, TopicPrefix: "oncepay."},
-		Name: "main", Delivery: "at-least-once", Lease: 3 * time.Second, Batch: 2500, OutboxRetention: 7 * 24 * time.Hour, Keys: config.Keys{IdempotencyRetention: 72 * time.Hour},
+		DatabaseURL: url, Kafka: config.Kafka{Brokers: []string{"a:9092", "b:9092"}, TopicPrefix: "oncepay.", TLS: "off"},
+		Name: "main", Delivery: "at-least-once", Compression: "lz4", PartitionChange: "refuse", Lease: 3 * time.Second, Batch: 2500, OutboxRetention: 7 * 24 * time.Hour, Keys: config.Keys{IdempotencyRetention: 72 * time.Hour},
 		AdminAddr: "127.0.0.1:9091", Log: config.Log{LogLevel: slog.LevelInfo, LogFormat: "json"},
 	}
 	if diff := cmp.Diff(wantRelay, relay); diff != "" {
@@ -55,7 +55,7 @@ func TestEverythingButTheRequiredHasADefault(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantConsumer := config.Consumer{
-		DatabaseURL: url, Kafka: config.Kafka{Brokers: []string{"[::1]:9092"}, TopicPrefix: "oncepay."},
+		DatabaseURL: url, Kafka: config.Kafka{Brokers: []string{"[::1]:9092"}, TopicPrefix: "oncepay.", TLS: "off"},
 		Group: "statements", AdminAddr: "127.0.0.1:9092", Log: config.Log{LogLevel: slog.LevelInfo, LogFormat: "json"},
 	}
 	if diff := cmp.Diff(wantConsumer, consumer); diff != "" {
@@ -145,7 +145,8 @@ func TestNoValueIsRepeatedSinceItMayHoldAPassword(t *testing.T) {
 		"host=localhost password=hunter2",
 		"hunter2",
 	} {
-		for _, name := range []string{"DATABASE_URL", "KAFKA_BROKERS", "ADMIN_ADDR", "TOPIC_PREFIX", "LOG_LEVEL", "LOG_FORMAT", "RELAY_LEASE", "RELAY_BATCH"} {
+		for _, name := range []string{"DATABASE_URL", "KAFKA_BROKERS", "ADMIN_ADDR", "TOPIC_PREFIX", "LOG_LEVEL", "LOG_FORMAT", "RELAY_LEASE", "RELAY_BATCH",
+			"KAFKA_TLS", "KAFKA_CA_FILE", "KAFKA_SASL_MECHANISM", "KAFKA_USERNAME", "KAFKA_PASSWORD_FILE", "RELAY_COMPRESSION", "RELAY_PARTITION_CHANGE"} {
 			_, err := config.LoadRelay(env("DATABASE_URL", url, "KAFKA_BROKERS", "kafka:9092", name, value))
 			if name == "TOPIC_PREFIX" && value == "hunter2" {
 				continue // a right value

@@ -51,6 +51,9 @@ func load[T any](getenv func(string) string) (T, error) {
 			problems = append(problems, fmt.Errorf("%s %s, for example %s=%s", v.name, problem, v.name, v.example))
 		}
 	}
+	if c, is := any(cfg).(interface{ together() []error }); is && len(problems) == 0 {
+		problems = c.together()
+	}
 	if err := errors.Join(problems...); err != nil {
 		var none T
 		return none, err
@@ -68,6 +71,8 @@ func (v variable) set(field reflect.Value, getenv func(string) string) (problem 
 	case raw == "" && v.defaultIsReference:
 		// What is wrong with the other variable is reported under its own name.
 		field.SetString(getenv(v.defaultValue[1:]))
+		return ""
+	case raw == "" && v.defaultValue == "":
 		return ""
 	case raw == "":
 		raw = v.defaultValue

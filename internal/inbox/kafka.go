@@ -22,6 +22,8 @@ type Kafka struct {
 	Brokers []string
 	Group   string   // members of one group share the partitions
 	Topics  []string // whole names; one that does not exist yet is waited for
+	// Options are for every client that is made: TLS, SASL. They come last, so they win.
+	Options []kgo.Opt
 }
 
 const (
@@ -39,7 +41,7 @@ const (
 
 // Ping asks one broker whether it is there.
 func (k Kafka) Ping(ctx context.Context) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers...))
+	client, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(k.Brokers...)}, k.Options...)...)
 	if err != nil {
 		return fmt.Errorf("make Kafka client: %w", err)
 	}
@@ -80,7 +82,7 @@ type member struct {
 // join makes a member, which joins the group in the background and goes on trying for ever.
 func (k Kafka) join() (*member, error) {
 	m := &member{topics: k.Topics, assigned: map[partition]bool{}}
-	client, err := kgo.NewClient(
+	client, err := kgo.NewClient(append([]kgo.Opt{
 		kgo.SeedBrokers(k.Brokers...),
 		kgo.ClientID("oncepay-consumer"),
 		kgo.ConsumerGroup(k.Group),
@@ -95,11 +97,11 @@ func (k Kafka) join() (*member, error) {
 		kgo.RebalanceTimeout(rebalanceTimeout),
 		kgo.MetadataMaxAge(metadataAge),
 		kgo.MetadataMinAge(time.Second),
-		kgo.FetchMaxWait(500*time.Millisecond), // a partition that is released waits for the fetch in flight
+		kgo.FetchMaxWait(500 * time.Millisecond), // a partition that is released waits for the fetch in flight
 		kgo.OnPartitionsAssigned(m.gained),
 		kgo.OnPartitionsRevoked(m.gone),
 		kgo.OnPartitionsLost(m.gone),
-	)
+	}, k.Options...)...)
 	if err != nil {
 		return nil, fmt.Errorf("make Kafka client: %w", err)
 	}

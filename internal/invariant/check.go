@@ -8,16 +8,19 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // Sources says what is compared. Everything must be quiet: clients gone, backlog and lag at zero. What is still on its way
 // counts as lost.
 type Sources struct {
-	DB          *pgxpool.Pool // as the schema's owner. One connection is taken out of it, and closed at the end
-	Brokers     []string      // none: the lines that need topics are left out, with what a consumer made of them, and the report says so
-	TopicPrefix string        // topics are the prefix and payments, accounts and whatever else the outbox names
-	Consumer    string        // name in inbox_events
-	History     []string      // files of Exchanges; none: the lines that need them are left out, and the report says so
+	DB      *pgxpool.Pool // as the schema's owner. One connection is taken out of it, and closed at the end
+	Brokers []string      // none: the lines that need topics are left out, with what a consumer made of them, and the report says so
+	// KafkaOptions are for every client that is made: TLS, SASL.
+	KafkaOptions []kgo.Opt
+	TopicPrefix  string   // topics are the prefix and payments, accounts and whatever else the outbox names
+	Consumer     string   // name in inbox_events
+	History      []string // files of Exchanges; none: the lines that need them are left out, and the report says so
 
 	// MostRepeated is how many records may be repeats of others. A relay that is killed sends what it had in hand again: two
 	// batches for each kill. Zero: none may.

@@ -19,7 +19,8 @@ const stalled = 30 * time.Second
 // copyTopics copies every committed record of the topics, up to where they end now. since is nil if the topics have every
 // record they ever got, and else the time before which some were deleted.
 func copyTopics(ctx context.Context, conn *pgx.Conn, s Sources, types []string, progress func(string)) (since *time.Time, err error) {
-	client, err := kgo.NewClient(kgo.SeedBrokers(s.Brokers...), kgo.ClientID("oncepay-check"))
+	same := append([]kgo.Opt{kgo.SeedBrokers(s.Brokers...), kgo.ClientID("oncepay-check")}, s.KafkaOptions...)
+	client, err := kgo.NewClient(same...)
 	if err != nil {
 		return nil, fmt.Errorf("make Kafka client: %w", err)
 	}
@@ -39,14 +40,12 @@ func copyTopics(ctx context.Context, conn *pgx.Conn, s Sources, types []string, 
 	if r.open == 0 {
 		return r.since(), nil // without a partition to read, the client would wait for ever
 	}
-	r.client, err = kgo.NewClient(
-		kgo.SeedBrokers(s.Brokers...),
-		kgo.ClientID("oncepay-check"),
+	r.client, err = kgo.NewClient(append(same,
 		kgo.ConsumePartitions(from),
 		kgo.ConsumeResetOffset(kgo.NoResetOffset()),  // what is deleted meanwhile is an error, not skipped
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), // what a producer aborted never happened
 		kgo.KeepControlRecords(),                     // a partition may end in one, and would never seem read
-	)
+	)...)
 	if err != nil {
 		return nil, fmt.Errorf("make Kafka client: %w", err)
 	}

@@ -173,4 +173,3 @@ func TestNewPartitionsBeforeTheFirstEvent(t *testing.T) {
 		t.Error(err)
 	}
 }
-

@@ -1,0 +1,64 @@
+package config_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/oncepay/oncepay/internal/config"
+)
+
+func TestKafkaLogin(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	password, empty := filepath.Join(dir, "password"), filepath.Join(dir, "empty")
+	for file, text := range map[string]string{password: "hunter2\n", empty: "\n"} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const (
+		half   = "KAFKA_SASL_MECHANISM needs KAFKA_USERNAME and KAFKA_PASSWORD_FILE"
+		secret = "KAFKA_PASSWORD_FILE must be a file that can be read and is not empty, for example KAFKA_PASSWORD_FILE=/run/secrets/kafka"
+	)
+	for name, c := range map[string]struct {
+		env  string
+		want string // the whole error
+	}{
+		"nothing":               {"", ""},
+		"TLS alone":             {"KAFKA_TLS=on", ""},
+		"all":                   {"KAFKA_TLS=on KAFKA_SASL_MECHANISM=PLAIN KAFKA_USERNAME=relay KAFKA_PASSWORD_FILE=" + password, ""},
+		"SCRAM without TLS":     {"KAFKA_SASL_MECHANISM=SCRAM-SHA-256 KAFKA_USERNAME=relay KAFKA_PASSWORD_FILE=" + password, ""},
+		"no user":               {"KAFKA_SASL_MECHANISM=SCRAM-SHA-512 KAFKA_PASSWORD_FILE=" + password, half},
+		"no password":           {"KAFKA_SASL_MECHANISM=SCRAM-SHA-512 KAFKA_USERNAME=relay", half},
+		"no mechanism":          {"KAFKA_USERNAME=relay", "KAFKA_USERNAME and KAFKA_PASSWORD_FILE need KAFKA_SASL_MECHANISM"},
+		"PLAIN without TLS":     {"KAFKA_SASL_MECHANISM=PLAIN KAFKA_USERNAME=relay KAFKA_PASSWORD_FILE=" + password, "KAFKA_SASL_MECHANISM=PLAIN needs KAFKA_TLS=on: it sends the password as it is"},
+		"file that is missing":  {"KAFKA_PASSWORD_FILE=" + dir + "/none", secret},
+		"file that is empty":    {"KAFKA_PASSWORD_FILE=" + empty, secret},
+		"authorities, no TLS":   {"KAFKA_CA_FILE=" + password, "KAFKA_CA_FILE must be a file that can be read and has certificates in PEM, for example KAFKA_CA_FILE=/etc/kafka/ca.pem"},
+		"an unknown mechanism":  {"KAFKA_SASL_MECHANISM=GSSAPI", "KAFKA_SASL_MECHANISM must be PLAIN or SCRAM-SHA-256 or SCRAM-SHA-512, for example KAFKA_SASL_MECHANISM=SCRAM-SHA-512"},
+		"an unknown codec":      {"RELAY_COMPRESSION=brotli", "RELAY_COMPRESSION must be none or gzip or snappy or lz4 or zstd, for example RELAY_COMPRESSION=lz4"},
+		"an illegal relay name": {"RELAY_NAME=a/b", "RELAY_NAME must be up to 30 letters, digits, dots, hyphens and underscores, for example RELAY_NAME=main"},
+	} {
+		pairs := []string{"DATABASE_URL", url, "KAFKA_BROKERS", "kafka:9092"}
+		for _, pair := range strings.Fields(c.env) {
+			name, value, _ := strings.Cut(pair, "=")
+			pairs = append(pairs, name, value)
+		}
+		cfg, err := config.LoadRelay(env(pairs...))
+		got := ""
+		if err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+		if err != nil {
+			continue
+		}
+		if _, err := cfg.Options(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
