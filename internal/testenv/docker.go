@@ -40,12 +40,22 @@ func postgresContainer(ctx context.Context, image string) (Server, error) {
 // kafkaContainer starts one node. A client is told the advertised address and comes back there, so the host's port must be
 // known before the start; the node itself, which cannot reach that address from inside, uses a listener of its own.
 func kafkaContainer(ctx context.Context, image string) (Server, error) {
-	address, port, err := freeAddress(ctx)
+	image = cmp.Or(image, "apache/kafka:4.3.1")
+	c, address, err := runKafka(ctx, image)
 	if err != nil {
 		return Server{}, err
 	}
-	image = cmp.Or(image, "apache/kafka:4.3.1")
-	c, err := testcontainers.Run(ctx, image,
+	return Server{Address: address, Name: "container of " + image, stop: terminate(c)}, nil
+}
+
+func runKafka(
+	ctx context.Context, image string, more ...testcontainers.ContainerCustomizer,
+) (c *testcontainers.DockerContainer, address string, err error) {
+	address, port, err := freeAddress(ctx)
+	if err != nil {
+		return nil, "", err
+	}
+	options := []testcontainers.ContainerCustomizer{
 		testcontainers.WithEnv(map[string]string{
 			"KAFKA_NODE_ID":                                  "1",
 			"KAFKA_PROCESS_ROLES":                            "broker,controller",
@@ -65,11 +75,12 @@ func kafkaContainer(ctx context.Context, image string) (Server, error) {
 		testcontainers.WithExposedPorts("9092/tcp"),
 		testcontainers.WithHostConfigModifier(func(c *container.HostConfig) {
 			c.PortBindings = network.PortMap{network.MustParsePort("9092/tcp"): {{HostPort: port}}}
-		}))
-	if err != nil {
-		return Server{}, errors.Join(err, testcontainers.TerminateContainer(c))
+		}),
 	}
-	return Server{Address: address, Name: "container of " + image, stop: terminate(c)}, nil
+	if c, err = testcontainers.Run(ctx, image, append(options, more...)...); err != nil {
+		return nil, "", errors.Join(err, testcontainers.TerminateContainer(c))
+	}
+	return c, address, nil
 }
 
 // freeAddress finds a port that is free here, which for an engine on another host is a good guess.

@@ -49,8 +49,9 @@ type chain struct {
 	db     *testenv.DB
 	url    func(role string) string // where the programs find db
 	owner  *pgxpool.Pool
-	kafka  []string // environment of what talks to Kafka
-	prefix string   // of topics
+	prefix string // of topics
+
+	relayEnv, consumerEnv []string // where they find Kafka
 
 	api, relay, consumer *child.Process
 
@@ -70,18 +71,31 @@ func newChain(t *testing.T) *chain {
 // newChainVia is newChain with what stands between the programs and their database.
 func newChainVia(t *testing.T, db *testenv.DB, url func(role string) string) *chain {
 	t.Helper()
+	return newChainWith(t, func(c *chain) {
+		c.db, c.url = db, url
+		c.relayEnv = []string{"KAFKA_BROKERS=" + strings.Join(testenv.Brokers(t), ","), "TOPIC_PREFIX=" + c.prefix}
+		c.consumerEnv = append(c.relayEnv[:2:2], "CONSUMER_GROUP="+c.prefix+"statements")
+	})
+}
+
+// newChainWith is newChain with a database or a broker of the test's own.
+func newChainWith(t *testing.T, set func(*chain)) *chain {
+	t.Helper()
 	built, err := programs()
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &chain{t: t, dir: t.TempDir(), db: db, url: url, prefix: testenv.TopicPrefix(t)}
+	c := &chain{t: t, dir: t.TempDir(), prefix: testenv.TopicPrefix(t)}
+	if set(c); c.db == nil {
+		c.db = testenv.Database(t)
+		c.url = c.db.URLAs
+	}
 	for _, name := range []string{"api", "relay", "consumer", "oncepay"} {
 		if err := os.Symlink(filepath.Join(built, name), filepath.Join(c.dir, name)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	c.owner = c.db.Pool(t, "")
-	c.kafka = []string{"KAFKA_BROKERS=" + strings.Join(testenv.Brokers(t), ","), "TOPIC_PREFIX=" + c.prefix, "CONSUMER_GROUP=" + c.prefix + "statements"}
 	seed := exec.Command(filepath.Join(c.dir, "oncepay"), "seed", "-tenant", "e2e", "-client", "shop", "-currency", "USD", "-accounts", "2", "-fund", "1000000", "-json")
 	seed.Env = []string{"DATABASE_URL=" + c.db.URL}
 	out, err := seed.Output()
@@ -104,12 +118,12 @@ func (c *chain) startAPI() {
 
 func (c *chain) startRelay() {
 	c.t.Helper()
-	c.relay = c.start("relay", append(c.kafka, "DATABASE_URL="+c.url("relay"), "RELAY_LEASE=1s")...)
+	c.relay = c.start("relay", append(c.relayEnv, "DATABASE_URL="+c.url("relay"), "RELAY_LEASE=1s")...)
 }
 
 func (c *chain) startConsumer() {
 	c.t.Helper()
-	c.consumer = c.start("consumer", append(c.kafka, "DATABASE_URL="+c.url("consumer"))...)
+	c.consumer = c.start("consumer", append(c.consumerEnv, "DATABASE_URL="+c.url("consumer"))...)
 }
 
 func (c *chain) start(name string, env ...string) *child.Process {

@@ -112,8 +112,8 @@ func TestOneTraceGoesFromTheRequestThroughTheRecordToTheConsumerAndAllProgramsSe
 	c.api.Stop()
 	c.relay.Stop()
 	c.consumer.Stop()
-	c.relay = c.start("relay", append(otlp, append(c.kafka, "DATABASE_URL="+c.url("relay"))...)...)
-	c.consumer = c.start("consumer", append(otlp, append(c.kafka, "DATABASE_URL="+c.url("consumer"))...)...)
+	c.relay = c.start("relay", append(otlp, append(c.relayEnv, "DATABASE_URL="+c.url("relay"))...)...)
+	c.consumer = c.start("consumer", append(otlp, append(c.consumerEnv, "DATABASE_URL="+c.url("consumer"))...)...)
 	c.api = c.start("api", append(otlp, "DATABASE_URL="+c.url("api_write"), "DATABASE_READ_URL="+c.url("api_read"), "HTTP_ADDR=127.0.0.1:0")...)
 	if a, err := c.pay(t.Context(), "traced", 2500); err != nil || a.status != http.StatusCreated {
 		t.Fatalf("%v %+v", err, a)
