@@ -168,3 +168,56 @@ func TestWhatEndsARoundIsCountedByItsKind(t *testing.T) {
 		}
 	}
 }
+
+// TestPartitionChange: topic and numbers are named, and the operator's choice is what happens.
+func TestPartitionChange(t *testing.T) {
+	t.Parallel()
+	db, prefix := testenv.Database(t), testenv.TopicPrefix(t)
+	client, err := kgo.NewClient(kgo.SeedBrokers(testenv.Brokers(t)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	admin, topic := kadm.NewClient(client), prefix+"payments"
+	if _, err := admin.CreateTopic(t.Context(), 1, 1, nil, topic); err != nil {
+		t.Fatal(err)
+	}
+	send := func() {
+		t.Helper()
+		_, err := db.Pool(t, "").Exec(t.Context(), `INSERT INTO outbox_events (aggregate_type, aggregate_id, event_type, payload) VALUES ('payments', 'a', 'payment.completed', '{}')`)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	relay := func(t *testing.T, choice string, lines ...string) string {
+		t.Helper()
+		env := map[string]string{"DATABASE_URL": db.URLAs("relay"), "KAFKA_BROKERS": strings.Join(testenv.Brokers(t), ","), "TOPIC_PREFIX": prefix,
+			"ADMIN_ADDR": "127.0.0.1:0", "RELAY_LEASE": "1s", "RELAY_PARTITION_CHANGE": choice}
+		i := start(t, func(name string) string { return env[name] })
+		testenv.Eventually(t, soon, func() error { return i.shows(lines...) })
+		return i.log.String()
+	}
+
+	send()
+	t.Run("before", func(t *testing.T) { relay(t, "", "relay_events_published_total 1") })
+	if _, err := admin.UpdatePartitions(t.Context(), 4, topic); err != nil {
+		t.Fatal(err)
+	}
+	send()
+	named := regexp.QuoteMeta(topic)
+	t.Run("refuse", func(t *testing.T) {
+		log := relay(t, "", `relay_topic_partitions_changed\{now="4",sent="1",topic="`+named+`"\} 1`,
+			`relay_topic_unavailable\{topic="`+named+`"\} 1`, "outbox_backlog_events 1", "relay_events_published_total 0")
+		if want := "topic " + topic + ": it has 4 partitions now, its events were sent with 1: see "; !strings.Contains(log, want) {
+			t.Errorf("log lacks %q:\n%s", want, log)
+		}
+	})
+	t.Run("drain", func(t *testing.T) {
+		log := relay(t, "drain", "relay_events_published_total 1", "outbox_backlog_events 0")
+		if want := "it has 4 partitions now, its events were sent with 1; they are all acknowledged"; !strings.Contains(log, want) {
+			t.Errorf("log lacks %q:\n%s", want, log)
+		}
+	})
+	send()
+	t.Run("refuse from now on", func(t *testing.T) { relay(t, "", "relay_events_published_total 1") })
+}

@@ -24,6 +24,9 @@ func (o observer) failed(err error) {
 	if topic := new(outbox.TopicError); errors.As(err, &topic) {
 		o.metrics.TopicUnavailable(topic.Topic)
 	}
+	if changed := new(outbox.PartitionsError); errors.As(err, &changed) {
+		o.metrics.PartitionsChanged(changed.Topic, changed.Sent, changed.Now)
+	}
 }
 
 // kind says what ended a round of the relay, as a label. The log has the rest.

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"strconv"
 	"sync"
 	"time"
 
@@ -19,6 +20,7 @@ type Relay struct {
 	daysAhead                                *prometheus.GaugeVec
 
 	topics  *prometheus.GaugeVec
+	changed *prometheus.GaugeVec
 	mu      sync.Mutex
 	failing map[string]time.Time // the topics it shows, and when each failed last
 }
@@ -66,12 +68,16 @@ func NewRelay(reg prometheus.Registerer) *Relay {
 		}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "relay_errors_total",
-			Help: "What failed and is tried again, the log has the cause: database (it could not be asked), broker (Kafka could not be reached or did not answer), topic (one is missing or forbidden, see relay_topic_unavailable), refused (Kafka will not take an event; the relay finds out which), fenced (another one has become leader), partitions (they could not be kept), partitions_busy (writers held them; normal now and then).",
+			Help: "What failed and is tried again, the log has the cause: database (it could not be asked), broker (Kafka could not be reached or did not answer), topic (one is missing or forbidden, or its partitions changed, see relay_topic_unavailable), refused (Kafka will not take an event; the relay finds out which), fenced (another one has become leader), partitions (they could not be kept), partitions_busy (writers held them; normal now and then).",
 		}, []string{"kind"}),
 		topics: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "relay_topic_unavailable",
-			Help: "1 while this topic is missing or may not be written to. Nothing goes past its next event, to no topic, until somebody mends it. Gone with the next batch that is sent, or a minute after this instance tried last.",
+			Help: "1 while this topic is missing, may not be written to, or has other partitions than before. Nothing goes past its next event, to no topic, until somebody mends it. Gone with the next batch that is sent, or a minute after this instance tried last.",
 		}, []string{"topic"}),
+		changed: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "relay_topic_partitions_changed",
+			Help: "1 while this topic has another number of partitions (now) than its events were sent with (sent). With RELAY_PARTITION_CHANGE=refuse nothing goes past its next event until an operator decides. Gone like relay_topic_unavailable.",
+		}, []string{"topic", "sent", "now"}),
 		failing: map[string]time.Time{},
 		outboxDefault: measured("outbox_default_partition_rows",
 			"Rows in the outbox's default partition. Must be 0: more means that a day's partition was missing when they came. The relay moves them; if they stay, its log says why."),
@@ -85,7 +91,7 @@ func NewRelay(reg prometheus.Registerer) *Relay {
 	for _, kind := range []string{"database", "broker", "topic", "refused", "fenced", "partitions", "partitions_busy"} {
 		m.errors.WithLabelValues(kind) // from 0 on, so that the first one shows in a rate
 	}
-	reg.MustRegister(m.backlog, m.oldest, m.letters, m.parked, m.writer, m.published, m.batch, m.seconds, m.reading, m.age, m.leader, m.errors, m.topics,
+	reg.MustRegister(m.backlog, m.oldest, m.letters, m.parked, m.writer, m.published, m.batch, m.seconds, m.reading, m.age, m.leader, m.errors, m.topics, m.changed,
 		m.outboxDefault, m.keysDefault, m.daysAhead)
 	return m
 }
@@ -146,6 +152,12 @@ func (m *Relay) TopicUnavailable(topic string) {
 	m.topics.WithLabelValues(topic).Set(1)
 }
 
+// PartitionsChanged shows that a topic has another number of partitions than its events were sent with. Call
+// TopicUnavailable as well: together they are forgotten.
+func (m *Relay) PartitionsChanged(topic string, sent, now int32) {
+	m.changed.WithLabelValues(topic, strconv.Itoa(int(sent)), strconv.Itoa(int(now))).Set(1)
+}
+
 // TopicMemory is longer than the time between two tries of a relay that leads: who has tried nothing since then stands by, and it is for the
 // leader to show what fails.
 const TopicMemory = time.Minute
@@ -161,6 +173,7 @@ func (m *Relay) forget(before time.Time) {
 		if failed.Before(before) {
 			delete(m.failing, topic)
 			m.topics.DeleteLabelValues(topic)
+			m.changed.DeletePartialMatch(prometheus.Labels{"topic": topic})
 		}
 	}
 }

@@ -57,8 +57,10 @@ func StartSecureKafka(t testing.TB, users []string, setup string) SecureKafka {
 	plain.WriteString("org.apache.kafka.common.security.plain.PlainLoginModule required")
 	for _, user := range users {
 		fmt.Fprintf(&plain, " user_%s=%q", user, s.password)
-		fmt.Fprintf(&scram, "kafka-configs.sh --bootstrap-server $KAFKA --alter --entity-type users --entity-name %s"+
-			" --add-config 'SCRAM-SHA-256=[password=%s],SCRAM-SHA-512=[password=%[2]s]'\n", user, s.password)
+		for _, mechanism := range Mechanisms[1:] { // one in a request
+			fmt.Fprintf(&scram, "kafka-configs.sh --bootstrap-server $KAFKA --alter --entity-type users --entity-name %s"+
+				" --add-config '%s=[password=%s]'\n", user, mechanism, s.password)
+		}
 	}
 	c, address, err := runKafka(ctx, cmp.Or(os.Getenv("TEST_KAFKA_IMAGE"), "apache/kafka:4.3.1"),
 		testcontainers.WithFiles(testcontainers.ContainerFile{Reader: strings.NewReader(string(server)), ContainerFilePath: "/tmp/server.pem", FileMode: 0o644}),
