@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"crypto/ecdsa"
@@ -8,7 +9,9 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
 	"encoding/pem"
+	"errors"
 	"fmt"
 	"io"
 	"math/big"
@@ -21,9 +24,11 @@ import (
 	"time"
 
 	"github.com/testcontainers/testcontainers-go"
-	tcexec "github.com/testcontainers/testcontainers-go/exec"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
 )
 
 // Mechanisms are how a secure broker lets its users log in.
@@ -36,8 +41,8 @@ type SecureKafka struct {
 	password string
 }
 
-// StartSecureKafka starts Apache Kafka where TEST_SERVERS is docker, else kfake. setup is lines for the shell that make topics
-// and allow things, as an operator types them: kafka-topics.sh and kafka-acls.sh with --bootstrap-server $KAFKA.
+// StartSecureKafka starts Apache Kafka where TEST_SERVERS is docker, else kfake. setup is what makes topics and allows things, as
+// an operator types it: lines of kafka-topics.sh and kafka-acls.sh.
 func StartSecureKafka(t testing.TB, users []string, setup string) SecureKafka {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
@@ -47,107 +52,128 @@ func StartSecureKafka(t testing.TB, users []string, setup string) SecureKafka {
 	if err := os.WriteFile(s.CAFile, ca, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	setup = strings.ReplaceAll(setup, "\\\n", " ")
-	if os.Getenv("TEST_SERVERS") != "docker" {
-		s.startFake(t, users, setup, server)
-		return s
+	if os.Getenv("TEST_SERVERS") == "docker" {
+		s.startContainer(ctx, t, users, server)
+	} else {
+		s.startFake(t, users, server)
 	}
 
-	var plain, scram strings.Builder
-	plain.WriteString("org.apache.kafka.common.security.plain.PlainLoginModule required")
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(ca)
+	client, err := kgo.NewClient(kgo.SeedBrokers(s.Brokers), kgo.DialTLSConfig(&tls.Config{RootCAs: pool}),
+		kgo.SASL(plain.Auth{User: "admin", Pass: s.password}.AsMechanism()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	if err := retry(ctx, client.Ping); err != nil {
+		t.Fatal(err)
+	}
+	admin := kadm.NewClient(client)
 	for _, user := range users {
-		fmt.Fprintf(&plain, " user_%s=%q", user, s.password)
-		for _, mechanism := range Mechanisms[1:] { // one in a request
-			fmt.Fprintf(&scram, "kafka-configs.sh --bootstrap-server $KAFKA --alter --entity-type users --entity-name %s"+
-				" --add-config '%s=[password=%s]'\n", user, mechanism, s.password)
+		for _, mechanism := range []kadm.ScramMechanism{kadm.ScramSha256, kadm.ScramSha512} { // one in a request
+			made, err := admin.AlterUserSCRAMs(ctx, nil, []kadm.UpsertSCRAM{{User: user, Mechanism: mechanism, Iterations: 4096, Password: s.password}})
+			if err = errors.Join(err, made.Error()); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
+	for line := range strings.Lines(strings.ReplaceAll(setup, "\\\n", " ")) {
+		if err := run(ctx, admin, strings.Fields(line)); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+	}
+	return s
+}
+
+// run does what a line of Kafka's own tools does.
+func run(ctx context.Context, admin *kadm.Client, line []string) error {
+	flags := map[string][]string{}
+	for i := 0; i+1 < len(line); i++ {
+		if name, is := strings.CutPrefix(line[i], "--"); is {
+			flags[name] = append(flags[name], line[i+1])
+		}
+	}
+	switch {
+	case len(line) == 0:
+		return nil
+	case line[0] == "kafka-topics.sh":
+		partitions, err := strconv.Atoi(flags["partitions"][0])
+		if err == nil {
+			_, err = admin.CreateTopic(ctx, int32(partitions), 1, nil, flags["topic"][0])
+		}
+		return err
+	case line[0] == "kafka-acls.sh":
+		var operations []kadm.ACLOperation
+		for _, name := range flags["operation"] {
+			operation, err := kmsg.ParseACLOperation(name)
+			if err != nil {
+				return err
+			}
+			operations = append(operations, operation)
+		}
+		acls := kadm.NewACLs().Allow(flags["allow-principal"]...).AllowHosts("*").ResourcePatternType(kadm.ACLPatternLiteral).
+			Operations(operations...).MaybeTopics(flags["topic"]...).MaybeGroups(flags["group"]...).
+			MaybeTransactionalIDs(flags["transactional-id"]...)
+		made, err := admin.CreateACLs(ctx, acls)
+		for _, one := range made {
+			err = errors.Join(err, one.Err)
+		}
+		return err
+	}
+	return errors.New("unknown")
+}
+
+func (s *SecureKafka) startContainer(ctx context.Context, t testing.TB, users []string, server []byte) {
+	t.Helper()
+	logins := "org.apache.kafka.common.security.plain.PlainLoginModule required"
+	for _, user := range append(users, "admin") {
+		logins += fmt.Sprintf(" user_%s=%q", user, s.password)
+	}
+	const scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 	c, address, err := runKafka(ctx, cmp.Or(os.Getenv("TEST_KAFKA_IMAGE"), "apache/kafka:4.3.1"),
-		testcontainers.WithFiles(testcontainers.ContainerFile{Reader: strings.NewReader(string(server)), ContainerFilePath: "/tmp/server.pem", FileMode: 0o644}),
+		testcontainers.WithFiles(testcontainers.ContainerFile{Reader: bytes.NewReader(server), ContainerFilePath: "/tmp/server.pem", FileMode: 0o644}),
 		testcontainers.WithEnv(map[string]string{
 			"KAFKA_LISTENER_SECURITY_PROTOCOL_MAP":                          "CLIENT:SASL_SSL,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
 			"KAFKA_LISTENER_NAME_CLIENT_SASL_ENABLED_MECHANISMS":            strings.Join(Mechanisms, ","),
-			"KAFKA_LISTENER_NAME_CLIENT_PLAIN_SASL_JAAS_CONFIG":             plain.String() + ";",
-			"KAFKA_LISTENER_NAME_CLIENT_SCRAM___SHA___256_SASL_JAAS_CONFIG": "org.apache.kafka.common.security.scram.ScramLoginModule required;",
-			"KAFKA_LISTENER_NAME_CLIENT_SCRAM___SHA___512_SASL_JAAS_CONFIG": "org.apache.kafka.common.security.scram.ScramLoginModule required;",
+			"KAFKA_LISTENER_NAME_CLIENT_PLAIN_SASL_JAAS_CONFIG":             logins + ";",
+			"KAFKA_LISTENER_NAME_CLIENT_SCRAM___SHA___256_SASL_JAAS_CONFIG": scram,
+			"KAFKA_LISTENER_NAME_CLIENT_SCRAM___SHA___512_SASL_JAAS_CONFIG": scram,
 			"KAFKA_LISTENER_NAME_CLIENT_SSL_KEYSTORE_TYPE":                  "PEM",
 			"KAFKA_LISTENER_NAME_CLIENT_SSL_KEYSTORE_LOCATION":              "/tmp/server.pem",
 			"KAFKA_AUTHORIZER_CLASS_NAME":                                   "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-			"KAFKA_SUPER_USERS":                                             "User:ANONYMOUS", // who comes from inside
+			"KAFKA_SUPER_USERS":                                             "User:ANONYMOUS;User:admin", // the node itself, and we
 		}))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Terminate(context.Background(), testcontainers.StopTimeout(0)) })
-	script := "set -e; export KAFKA=localhost:9094 PATH=$PATH:/opt/kafka/bin KAFKA_HEAP_OPTS=-Xmx128m\n" +
-		"until kafka-broker-api-versions.sh --bootstrap-server $KAFKA >/dev/null 2>&1; do :; done\n" + scram.String() + setup
-	code, out, err := c.Exec(ctx, []string{"bash", "-c", script}, tcexec.Multiplexed())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if text, _ := io.ReadAll(out); code != 0 {
-		t.Fatalf("set up Kafka: %s", text)
-	}
 	s.Brokers = address
-	return s
+	t.Cleanup(func() {
+		if log, err := c.Logs(context.Background()); err == nil && t.Failed() {
+			text, _ := io.ReadAll(log)
+			t.Logf("log of Kafka:\n%s", text)
+		}
+		_ = c.Terminate(context.Background(), testcontainers.StopTimeout(0)) // killed: nothing in it is of value
+	})
 }
 
-// startFake reads of the setup what the fake broker takes as options.
-func (s *SecureKafka) startFake(t testing.TB, users []string, setup string, server []byte) {
+func (s *SecureKafka) startFake(t testing.TB, users []string, server []byte) {
 	t.Helper()
 	pair, err := tls.X509KeyPair(server, server)
 	if err != nil {
 		t.Fatal(err)
 	}
-	opts := []kfake.Opt{kfake.NumBrokers(1), kfake.EnableSASL(), kfake.EnableACLs(), kfake.TLS(&tls.Config{Certificates: []tls.Certificate{pair}})}
-	allowed := map[string][]kfake.ACL{}
-	for line := range strings.Lines(setup) {
-		words := strings.Fields(line)
-		flags := map[string][]string{}
-		for i := 0; i+1 < len(words); i++ {
-			if name, is := strings.CutPrefix(words[i], "--"); is {
-				flags[name] = append(flags[name], words[i+1])
-			}
-		}
-		switch {
-		case len(words) == 0:
-		case words[0] == "kafka-topics.sh":
-			partitions, err := strconv.Atoi(flags["partitions"][0])
-			if err != nil {
-				t.Fatal(err)
-			}
-			opts = append(opts, kfake.SeedTopics(int32(partitions), flags["topic"]...))
-		case words[0] == "kafka-acls.sh":
-			user := strings.TrimPrefix(flags["allow-principal"][0], "User:")
-			for _, operation := range flags["operation"] {
-				var op kmsg.ACLOperation
-				if err := op.UnmarshalText([]byte(operation)); err != nil {
-					t.Fatal(err)
-				}
-				for name, resource := range map[string]kmsg.ACLResourceType{
-					"topic": kmsg.ACLResourceTypeTopic, "group": kmsg.ACLResourceTypeGroup, "transactional-id": kmsg.ACLResourceTypeTransactionalId,
-				} {
-					for _, value := range flags[name] {
-						allowed[user] = append(allowed[user], kfake.ACL{Resource: resource, Name: value,
-							Pattern: kmsg.ACLResourcePatternTypeLiteral, Operation: op, Allow: true})
-					}
-				}
-			}
-		default:
-			t.Fatalf("unknown: %s", line)
-		}
-	}
+	opts := []kfake.Opt{kfake.NumBrokers(1), kfake.EnableSASL(), kfake.EnableACLs(), kfake.Superuser("PLAIN", "admin", s.password),
+		kfake.TLS(&tls.Config{Certificates: []tls.Certificate{pair}})}
 	for _, user := range users {
-		for _, mechanism := range Mechanisms {
-			opts = append(opts, kfake.User(mechanism, user, s.password, allowed[user]...))
-		}
+		opts = append(opts, kfake.User("PLAIN", user, s.password))
 	}
 	cluster, err := kfake.NewCluster(opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(cluster.Close)
-	s.Brokers = strings.Join(cluster.ListenAddrs(), ",")
+	s.Brokers = cluster.ListenAddrs()[0]
 }
 
 // Env returns what a program needs to log in as user.
@@ -174,12 +200,14 @@ func certificates(t testing.TB) (ca, server []byte) {
 	fatal(err)
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	fatal(err)
-	authority := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+	authority := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
 	caDER, err := x509.CreateCertificate(rand.Reader, authority, authority, &caKey.PublicKey, caKey)
 	fatal(err)
 	host := cmp.Or(os.Getenv("TESTCONTAINERS_HOST_OVERRIDE"), "localhost")
-	leaf := &x509.Certificate{SerialNumber: big.NewInt(2), NotBefore: authority.NotBefore, NotAfter: authority.NotAfter,
+	leaf := &x509.Certificate{SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "kafka"},
+		NotBefore: authority.NotBefore, NotAfter: authority.NotAfter,
 		KeyUsage: x509.KeyUsageDigitalSignature, DNSNames: []string{host}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}}
 	if ip := net.ParseIP(host); ip != nil {
 		leaf.DNSNames, leaf.IPAddresses = nil, append(leaf.IPAddresses, ip)
