@@ -39,6 +39,7 @@
 //	the broker is away                        the relay waits, for ever; the backlog grows in Postgres
 //	the database is away                      the same
 //	a topic is missing or forbidden           the same; OnError is told a TopicError
+//	a topic's partitions changed              the same, with a PartitionsError in it; or it drains (kafka_partitions.go)
 //	the broker refuses an event               its aggregate is parked until an operator decides, all others flow (letters.go)
 //	the database was restored, or went back   the relay refuses to start and says so (see ErrRestored)
 //
@@ -46,6 +47,6 @@
 //
 // Take this folder without its tests, and migrations/00003_outbox.sql (by goose, or its part above "+goose Down"); create the
 // event's row in the transaction of the change, by Append or by an INSERT of aggregate_type, aggregate_id, event_type and
-// payload. Run a Relay, and call KeepPartitions every few minutes. The three files kafka*.go alone know Kafka:
-// what you will want to edit (TLS, SASL) is in the first.
+// payload. Run a Relay, and call KeepPartitions every few minutes. The files kafka*.go alone know Kafka;
+// TLS, SASL and compression are Kafka.Options.
 package outbox

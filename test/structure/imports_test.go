@@ -41,7 +41,7 @@ var table = map[string]rule{
 		[]string{"internal/payments", "internal/idempotency", "internal/groupcommit", "internal/credentials", "api"},
 		[]string{pgx, uuid, "github.com/go-chi/chi/v5"},
 	},
-	"internal/config":    {nil, []string{pgx}},
+	"internal/config":    {nil, []string{pgx, kgo}},
 	"internal/telemetry": {nil, []string{otel, prom}},
 	"internal/postgres":  {nil, []string{pgx}},
 	"internal/program":   {nil, []string{}},
