@@ -97,7 +97,7 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 			if draining.Load() {
 				return errors.New("shutting down")
 			}
-			return errors.Join(db.door.Ping(ctx), db.read.Ping(ctx))
+			return db.ready(ctx)
 		},
 		Headers: telemetry.Headers,
 		Observe: watch.request,

@@ -2,7 +2,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
+	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -21,13 +24,41 @@ type pools struct {
 	write *pgxpool.Pool // payments
 	read  *pgxpool.Pool // what GET shows
 	door  *pgxpool.Pool // credentials and readiness: neither waits for payments, nor payments for invented credentials
+
+	readiness readiness
 }
 
-// doorPool is how many look-ups of credentials there may be at once. Each is one read by primary key, and good for 30 s.
-const doorPool = 4
+// doorPool: one look-up of credentials is under way at a time, and one ping.
+const doorPool = 2
+
+// readiness keeps the outcome of a ping for a second, so that /readyz, which asks for no credential,
+// is no lever on the database.
+type readiness struct {
+	mu    sync.Mutex
+	until time.Time
+	err   error
+}
+
+const readinessAge = time.Second
+
+func (p *pools) ready(ctx context.Context) error {
+	p.readiness.mu.Lock()
+	defer p.readiness.mu.Unlock()
+	if time.Now().Before(p.readiness.until) {
+		return p.readiness.err
+	}
+
+	// The outcome is everybody's, and must not be that this caller has left.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	p.readiness.err = errors.Join(p.door.Ping(ctx), p.read.Ping(ctx))
+	p.readiness.until = time.Now().Add(readinessAge)
+	return p.readiness.err
+}
 
 // openPools opens them. With an error, close closes those that were opened.
-func openPools(ctx context.Context, cfg config.API, log *slog.Logger) (p pools, err error) {
+func openPools(ctx context.Context, cfg config.API, log *slog.Logger) (p *pools, err error) {
+	p = &pools{}
 	write := func(ctx context.Context) (err error) {
 		if p.write, err = postgres.Open(ctx, cfg.DatabaseURL, "api", cfg.DatabasePool, log, listenForStandby); err != nil {
 			return err
@@ -63,10 +94,10 @@ func openPools(ctx context.Context, cfg config.API, log *slog.Logger) (p pools, 
 // listenForStandby: a COMMIT that was broken off while it waited for its standby says so in a warning only.
 func listenForStandby(c *pgx.ConnConfig) { c.OnNotice = idempotency.OnNotice }
 
-func (p pools) watch(reg prometheus.Registerer) {
+func (p *pools) watch(reg prometheus.Registerer) {
 	telemetry.WatchPool(reg, "write", p.write.Stat)
 	telemetry.WatchPool(reg, "read", p.read.Stat)
 	telemetry.WatchPool(reg, "door", p.door.Stat)
 }
 
-func (p pools) close() { postgres.Close(p.write, p.read, p.door) }
+func (p *pools) close() { postgres.Close(p.write, p.read, p.door) }

@@ -5,18 +5,20 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // ErrUnauthorized says that a token is not good. It does not say why: malformed, unknown, revoked and wrong are one.
 var ErrUnauthorized = errors.New("unauthorized")
+
+// ErrBusy says that more unknown tokens wait for a look-up than the Verifier lets wait. Whether this
+// one is good is not known: try again.
+var ErrBusy = errors.New("too many unknown credentials are being looked up")
 
 // Identity is who calls, and what they may do.
 type Identity struct {
@@ -32,20 +34,21 @@ func (i Identity) Has(scope string) bool { return slices.Contains(i.Scopes, scop
 const (
 	// How long a row that was read is believed, and so how long a revoked credential can still be used.
 	trust = 30 * time.Second
-	// From then on one caller at a time reads the row again, while the others go on with it: a busy client's hundred
-	// requests do not all wait for the database, and fill its pool, whenever the row gets too old.
+	// From then on its next use has it read again in the background; no request waits for that.
 	renewAfter = 20 * time.Second
-	// How long that caller has before another one tries: the first may have been cancelled.
+	// How long until a further use asks once more, if the answer has not come: the database may be away.
 	renewEvery = 2 * time.Second
-	// What stands in the cache exists in the database, so guessing cannot fill it.
+	// What stands in the cache existed in the database, so guessing cannot fill it.
 	cacheSize = 10_000
 )
 
 // Verifier turns tokens into identities. It keeps what it reads for up to 30 seconds, rows that exist only, so that
 // a request costs no round trip of its own. Safe for concurrent use.
+//
+// Tokens that it does not know are looked up many at a time, one query after the other: see lookups.
 type Verifier struct {
-	db  *pgxpool.Pool
-	now func() time.Time
+	now     func() time.Time
+	lookups *lookups
 
 	mu   sync.Mutex
 	rows map[string]*row
@@ -62,7 +65,9 @@ type row struct {
 // NewVerifier returns a Verifier that reads from db, as the role api_write, and tells the time by now: time.Now, but for
 // tests.
 func NewVerifier(db *pgxpool.Pool, now func() time.Time) *Verifier {
-	return &Verifier{db: db, now: now, rows: map[string]*row{}}
+	v := &Verifier{now: now, rows: map[string]*row{}}
+	v.lookups = &lookups{db: db, now: now, found: v.keep, waiting: map[string]*lookup{}}
+	return v
 }
 
 // Verify returns whose token bearer is (the Authorization header without "Bearer "), or ErrUnauthorized. Every other
@@ -72,18 +77,11 @@ func (v *Verifier) Verify(ctx context.Context, bearer string) (Identity, error) 
 	if !ok {
 		return Identity{}, ErrUnauthorized
 	}
-	now := v.now()
-	known, renew := v.recall(token.id, now)
-	if known == nil || renew {
-		fresh, err := v.read(ctx, token.id)
-		switch {
-		case err == nil:
-			known = fresh
-			v.keep(token.id, fresh, now)
-		case known == nil:
-			return Identity{}, err
-		} // else what is known can be believed a little longer
+	known, err := v.row(ctx, token.id)
+	if err != nil {
+		return Identity{}, err
 	}
+
 	var want [sha256.Size]byte // an unknown id is compared as well, and takes as long
 	if known != nil {
 		want = known.hash
@@ -97,19 +95,39 @@ func (v *Verifier) Verify(ctx context.Context, bearer string) (Identity, error) 
 	return identity, nil
 }
 
-// recall returns the row of id if it can still be believed; renew: it is this caller's turn to read it again.
-func (v *Verifier) recall(id string, now time.Time) (r *row, renew bool) {
+// row returns the row of id: the one that is known while it can be believed, else what the database says.
+func (v *Verifier) row(ctx context.Context, id string) (*row, error) {
+	known, renew := v.recall(id)
+	if known != nil && v.now().Before(known.expires) {
+		if renew {
+			_, _ = v.lookups.ask(id, true) // what was known is always let in
+		}
+		return known, nil
+	}
+
+	l, err := v.lookups.ask(id, known != nil)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-l.done:
+		return l.row, l.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// recall returns the latest row of id, which may have expired; renew: it is time to read it again.
+func (v *Verifier) recall(id string) (r *row, renew bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	r = v.rows[id]
-	switch {
-	case r == nil, !now.Before(r.expires):
+	if r = v.rows[id]; r == nil {
 		return nil, false
-	case !now.Before(r.renew):
-		r.renew = now.Add(renewEvery)
-		return r, true
 	}
-	return r, false
+	if now := v.now(); !now.Before(r.renew) {
+		r.renew, renew = now.Add(renewEvery), true
+	}
+	return r, renew
 }
 
 // keep takes note of what was read; nil: there is no such credential, or no longer. read is when the reading began, or a
@@ -129,25 +147,4 @@ func (v *Verifier) keep(id string, r *row, read time.Time) {
 	}
 	r.expires, r.renew = read.Add(trust), read.Add(renewAfter)
 	v.rows[id] = r
-}
-
-// By primary key, twice.
-const readCredential = `
-SELECT k.tenant_id, c.client_id, c.scopes, c.secret_hash
-FROM credentials c JOIN clients k ON k.id = c.client_id
-WHERE c.id = $1 AND c.revoked_at IS NULL`
-
-// read returns the credential of that id, nil if there is no good one.
-func (v *Verifier) read(ctx context.Context, id string) (*row, error) {
-	r := &row{identity: Identity{CredentialID: id}}
-	var hash []byte
-	err := v.db.QueryRow(ctx, readCredential, id).Scan(&r.identity.TenantID, &r.identity.ClientID, &r.identity.Scopes, &hash)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("look up credential: %w", err)
-	}
-	copy(r.hash[:], hash)
-	return r, nil
 }

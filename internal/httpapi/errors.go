@@ -33,7 +33,8 @@ func problemFor(err error) *problem {
 	case errors.Is(err, idempotency.ErrOutcomeUnknown), errors.Is(err, groupcommit.ErrUnfinished):
 		return refuse("outcome-unknown", "It may have taken effect or not. Repeat the identical request with the same key to find out; it will not take effect twice.").
 			with("Retry-After", soon())
-	case errors.Is(err, groupcommit.ErrOverloaded), errors.Is(err, groupcommit.ErrStopped), errors.Is(err, groupcommit.ErrNotBegun), unavailable(err):
+	case errors.Is(err, groupcommit.ErrOverloaded), errors.Is(err, groupcommit.ErrStopped), errors.Is(err, groupcommit.ErrNotBegun),
+		errors.Is(err, credentials.ErrBusy), unavailable(err):
 		return refuse("unavailable", "Nothing was done. Repeat the identical request later; under the same key it will not take effect twice.").
 			with("Retry-After", soon())
 	}

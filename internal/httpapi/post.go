@@ -114,7 +114,7 @@ func (s *server) attempt(ctx context.Context, r payments.Request) (idempotency.A
 // replayOr returns the stored answer of a finished key, and refuses a new one, or any when too many want to look at theirs. It
 // does not wait for the committers, but for the synchronous standby like every other replay.
 func (s *server) replayOr(ctx context.Context, r payments.Request, refusal *problem) (idempotency.Answer, error) {
-	done := s.turns.take(ctx, r.TenantID)
+	done := s.looks.take(ctx, r.TenantID)
 	if done == nil {
 		return idempotency.Answer{}, refusal
 	}

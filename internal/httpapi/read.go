@@ -17,7 +17,16 @@ import (
 // read runs fn in a read-only transaction that sees the rows of one tenant. The tenant is set in the round trip of BEGIN,
 // and for this transaction only: the connection goes back to the pool as it was. A UUID's text is hexadecimal
 // digits and hyphens, so it can stand in SQL. READ COMMITTED, because that is what idempotency.Peek relies on.
+//
+// A tenant that floods waits for itself, and is refused when that takes too long.
 func (s *server) read(ctx context.Context, tenant uuid.UUID, fn func(pgx.Tx) error) error {
+	done := s.reads.take(ctx, tenant)
+	if done == nil {
+		return refuse("rate-limited", "Too many requests of this tenant read at the moment. Repeat the identical request later.").
+			with("Retry-After", soon())
+	}
+	defer done()
+
 	begin := "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; SET LOCAL oncepay.tenant = '" + tenant.String() + "'"
 	return pgx.BeginTxFunc(ctx, s.Read, pgx.TxOptions{BeginQuery: begin}, fn)
 }

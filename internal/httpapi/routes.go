@@ -22,7 +22,8 @@ type Options struct {
 	Submit func(context.Context, payments.Request) (idempotency.Answer, error)
 	// Write finds the replays of requests beyond rate or share, on the primary. Submit is not asked for them.
 	Write idempotency.Beginner
-	// Read is for GET and for looking at keys, with the role api_read: row-level security stands behind every WHERE.
+	// Read is for GET and for looking at keys, with the role api_read: row-level security stands behind every WHERE. A
+	// tenant has half of its connections at most.
 	Read        *pgxpool.Pool
 	Credentials *credentials.Verifier
 	Retention   time.Duration // how long answers are kept; zero: idempotency.DefaultRetention
@@ -51,7 +52,8 @@ type server struct {
 	Options
 	limits *limits
 	shares *shares
-	turns  *turns
+	looks  *turns
+	reads  *turns
 }
 
 // New returns the API.
@@ -66,7 +68,17 @@ func New(o Options) http.Handler {
 		o.CursorKey = make([]byte, 32)
 		_, _ = rand.Read(o.CursorKey) // never fails: the program would have crashed
 	}
-	s := &server{Options: o, limits: newLimits(o.RateLimit, time.Now), shares: newShares(o.TenantMax, time.Now), turns: newTurns()}
+	connections := 0
+	if o.Read != nil { // nil: for the routes alone
+		connections = int(o.Read.Config().MaxConns)
+	}
+	s := &server{
+		Options: o,
+		limits:  newLimits(o.RateLimit, time.Now),
+		shares:  newShares(o.TenantMax, time.Now),
+		looks:   newLooks(),
+		reads:   newReads(connections),
+	}
 
 	r := chi.NewRouter()
 	r.Use(s.observe, s.recover, middleware.GetHead)

@@ -116,7 +116,7 @@ func TestARequestWhoseTimeIsUpBeforeItsTurnLeavesItToTheNext(t *testing.T) {
 func TestOfATenantsRefusedRequestsOneLooksAtATimeAndTheOthersWaitForAWhile(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		turns, flooder, began := newTurns(), uuid.New(), time.Now()
+		turns, flooder, began := newLooks(), uuid.New(), time.Now()
 		first := turns.take(t.Context(), flooder)
 		second := make(chan func(), 1)
 		go func() { second <- turns.take(t.Context(), flooder) }()
@@ -130,7 +130,7 @@ func TestOfATenantsRefusedRequestsOneLooksAtATimeAndTheOthersWaitForAWhile(t *te
 			other()
 		}
 		first()
-		<-time.After(lookPause - 1)
+		<-time.After(turns.pause - 1)
 		synctest.Wait()
 		if len(second) > 0 {
 			t.Fatal("the next one looks at once")
@@ -141,11 +141,11 @@ func TestOfATenantsRefusedRequestsOneLooksAtATimeAndTheOthersWaitForAWhile(t *te
 			t.Fatal("the next one has no turn")
 		}
 		began = time.Now()
-		if third := turns.take(t.Context(), flooder); third != nil || time.Since(began) != lookPatience {
+		if third := turns.take(t.Context(), flooder); third != nil || time.Since(began) != turns.patience {
 			t.Errorf("one that nobody made room for waited %s", time.Since(began))
 		}
 		(<-second)()
-		<-time.After(lookPause)
+		<-time.After(turns.pause)
 		synctest.Wait()
 		if len(turns.of) > 0 {
 			t.Errorf("%d tenants are kept", len(turns.of))
@@ -179,4 +179,34 @@ func TestShareIsFreeAfterTurnCameTooLate(t *testing.T) {
 	if len(s.of) > 0 {
 		t.Errorf("%d tenants are kept", len(s.of))
 	}
+}
+
+func TestReadsOfOneTenantLeaveHalfThePool(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		reads, flooder, began := newReads(4), uuid.New(), time.Now()
+		first, second := reads.take(t.Context(), flooder), reads.take(t.Context(), flooder)
+		if first == nil || second == nil {
+			t.Fatal("two do not read at the same time")
+		}
+		if third := reads.take(t.Context(), flooder); third != nil || time.Since(began) != reads.patience {
+			t.Errorf("the third waited %s", time.Since(began))
+		}
+		if other := reads.take(t.Context(), uuid.New()); other == nil || time.Since(began) != reads.patience {
+			t.Error("another tenant waits as well")
+		} else {
+			other()
+		}
+
+		first()
+		if third := reads.take(t.Context(), flooder); third == nil || time.Since(began) != reads.patience {
+			t.Error("the next one does not read at once")
+		} else {
+			third()
+		}
+		second()
+		if len(reads.of) > 0 {
+			t.Errorf("%d tenants are kept", len(reads.of))
+		}
+	})
 }

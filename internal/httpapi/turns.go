@@ -8,39 +8,55 @@ import (
 	"github.com/google/uuid"
 )
 
-const (
-	looksAtATime = 1                     // of a tenant's requests beyond its share or rate, in the database
-	lookPause    = 10 * time.Millisecond // from the end of a look to the tenant's next: a hundred a second are no load
-	lookPatience = time.Second           // how long such a request waits for its turn
-)
-
-// turns bounds how many of a tenant's requests that are refused unless their key is finished look at it at a time, and how often. The others
-// wait, first come, first served: a tenant that floods slows itself down, and not the database for everybody.
+// turns bounds how many requests of a tenant are at the database at a time. The others wait for a while, first
+// come, first served: a tenant that floods slows itself down, and not the database for everybody.
 type turns struct {
+	atATime  int
+	pause    time.Duration // from the end of a turn to the next in its place
+	patience time.Duration // how long a request waits for its turn
+
 	mu sync.Mutex
-	of map[uuid.UUID]*turn // tenants with requests that look or wait, no others
+	of map[uuid.UUID]*turn // tenants with requests that have a turn or wait for one, no others
 }
 
 type turn struct {
-	looking chan struct{}
-	users   int // looking or waiting
+	taken chan struct{}
+	users int // that have one or wait
 }
 
-func newTurns() *turns { return &turns{of: map[uuid.UUID]*turn{}} }
+// newLooks is for requests beyond their tenant's share or rate, which are refused unless their key is
+// finished: one looks at a time, and a hundred a second are no load.
+func newLooks() *turns {
+	return &turns{atATime: 1, pause: 10 * time.Millisecond, patience: time.Second, of: map[uuid.UUID]*turn{}}
+}
+
+// newReads is for all that reads through a pool of so many connections. Half of them are left to others.
+func newReads(connections int) *turns {
+	return &turns{atATime: max(1, connections/2), patience: 500 * time.Millisecond, of: map[uuid.UUID]*turn{}}
+}
 
 // take waits for a turn of the tenant. done ends it; nil: there was none in time.
 func (t *turns) take(ctx context.Context, tenant uuid.UUID) (done func()) {
-	ctx, cancel := context.WithTimeout(ctx, lookPatience)
-	defer cancel()
 	mine := t.enter(tenant)
+	done = func() {
+		<-mine.taken
+		t.leave(tenant, mine)
+	}
+	if t.pause > 0 {
+		free := done
+		done = func() { time.AfterFunc(t.pause, free) }
+	}
+
 	select {
-	case mine.looking <- struct{}{}:
-		return func() {
-			time.AfterFunc(lookPause, func() {
-				<-mine.looking
-				t.leave(tenant, mine)
-			})
-		}
+	case mine.taken <- struct{}{}: // at once, as nearly always
+		return done
+	default:
+	}
+	ctx, cancel := context.WithTimeout(ctx, t.patience)
+	defer cancel()
+	select {
+	case mine.taken <- struct{}{}:
+		return done
 	case <-ctx.Done():
 		t.leave(tenant, mine)
 		return nil
@@ -52,7 +68,7 @@ func (t *turns) enter(tenant uuid.UUID) *turn {
 	defer t.mu.Unlock()
 	mine := t.of[tenant]
 	if mine == nil {
-		mine = &turn{looking: make(chan struct{}, looksAtATime)}
+		mine = &turn{taken: make(chan struct{}, t.atATime)}
 		t.of[tenant] = mine
 	}
 	mine.users++

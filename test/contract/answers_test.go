@@ -2,19 +2,23 @@ package contract_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/oncepay/oncepay/internal/credentials"
 	"github.com/oncepay/oncepay/internal/httpapi"
 	"github.com/oncepay/oncepay/internal/idempotency"
 	"github.com/oncepay/oncepay/internal/payments"
+	"github.com/oncepay/oncepay/internal/testenv"
 )
 
 const (
@@ -37,6 +41,7 @@ func TestEveryDocumentedAnswerIsGivenAsDescribed(t *testing.T) {
 	s.refusedReads(t, f)
 	s.withoutOperation(t, f)
 	s.inTrouble(t, f)
+	s.tooManyReads(t, f)
 	f.complete(t)
 }
 
@@ -315,11 +320,7 @@ func (s *service) inTrouble(t *testing.T, f *referee) {
 	broken := s.with(func(o *httpapi.Options) { // api_read must not see credentials
 		o.Credentials = credentials.NewVerifier(s.db.Pool(t, "api_read"), time.Now)
 	})
-	id := "/" + uuid.NewString()
-	calls := []call{
-		s.get("", paymentsPath, 0, ""), s.get("", paymentsPath+id, 0, ""), s.get("", accountsPath+id, 0, ""),
-		s.get("", accountsPath+id+"/entries", 0, ""), s.get("", keysPath+"/k", 0, ""),
-	}
+	calls := s.allReads()
 	for path, body := range s.posts() {
 		calls = append(calls, s.post("", path, "trouble", body, 0, ""))
 	}
@@ -332,4 +333,54 @@ func (s *service) inTrouble(t *testing.T, f *referee) {
 		f.judge(t, c)
 	}
 	f.judge(t, call{name: "not ready", handler: down, method: http.MethodGet, path: "/readyz", status: 503, code: "unavailable"})
+}
+
+// allReads asks each operation that reads something.
+func (s *service) allReads() []call {
+	id := "/" + uuid.NewString()
+	return []call{
+		s.get("", paymentsPath, 0, ""), s.get("", paymentsPath+id, 0, ""), s.get("", accountsPath+id, 0, ""),
+		s.get("", accountsPath+id+"/entries", 0, ""), s.get("", keysPath+"/k", 0, ""),
+	}
+}
+
+// tooManyReads lets one read wait for a lock, at an API with one connection: its tenant has no turn for another.
+func (s *service) tooManyReads(t *testing.T, f *referee) {
+	t.Helper()
+	config := s.options.Read.Config()
+	config.MaxConns = 1
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	held, err := s.owner.Begin(t.Context())
+	if err == nil {
+		_, err = held.Exec(t.Context(), `LOCK TABLE payments`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	busy := s.with(func(o *httpapi.Options) { o.Read = pool })
+
+	first := make(chan int, 1)
+	go func() {
+		w := httptest.NewRecorder()
+		busy.ServeHTTP(w, s.get("", paymentsPath, 0, "").request(t))
+		first <- w.Code
+	}()
+	testenv.Eventually(t, 10*time.Second, func() error {
+		if pool.Stat().AcquiredConns() == 0 {
+			return errors.New("it has not begun")
+		}
+		return nil
+	})
+	for _, c := range s.allReads() {
+		c.name, c.status, c.code, c.handler = "too many reads", 429, "rate-limited", busy
+		f.judge(t, c)
+	}
+	_ = held.Rollback(t.Context())
+	if status := <-first; status != 200 {
+		t.Errorf("the one that had the turn got %d", status)
+	}
 }
