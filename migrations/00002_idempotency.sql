@@ -32,68 +32,59 @@ EXCEPTION WHEN feature_not_supported THEN
 END $$;
 -- +goose StatementEnd
 
-CREATE TABLE idempotency_keys_default PARTITION OF idempotency_keys DEFAULT;
-COMMENT ON TABLE idempotency_keys_default IS 'Catches what has no partition, so that a missing day never refuses a payment. It should be empty: a row in it is an alarm.';
-
 CREATE TABLE idempotency_retention (
     only_row boolean  PRIMARY KEY DEFAULT true CHECK (only_row),
     keep     interval NOT NULL CHECK (keep BETWEEN '24 hours' AND '720 hours')
 );
-COMMENT ON TABLE idempotency_retention IS 'The longest time for which any program has promised to keep answers. Look-ups go back so far and no younger partition is dropped, whatever a program is configured to. Lower it by hand, when the old time has passed since the last program promised it.';
+COMMENT ON TABLE idempotency_retention IS 'How long answers are kept: the longest time that any program has promised. Every look-up goes back so far and no younger partition is dropped, whatever a program is configured to. Without a row nothing is dropped. It is lowered by hand, when the old time has passed since the last program promised it.';
 
+-- There is no default partition: a row would have to move out of it, and a statement that was planned before the move would not see
+-- it. A writer that meets a missing day gets 23514, makes the day with this function and runs its transaction again.
+--
+-- LIKE and ATTACH take SHARE UPDATE EXCLUSIVE on the parent, which neither readers, writers nor pg_dump conflict with;
+-- PARTITION OF would wait for all of them, and hold up those behind it.
 -- +goose StatementBegin
-CREATE FUNCTION idempotency_keys_make_partitions(ahead int, most_moved int DEFAULT 10000) RETURNS TABLE (made int, default_rows bigint)
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET lock_timeout = '50ms' AS $$
+CREATE FUNCTION idempotency_keys_make_partitions(ahead int) RETURNS int
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
 DECLARE
     today date := (now() AT TIME ZONE 'utc')::date;
     d     date;
     part  text;
+    made  int := 0;
 BEGIN
-    IF ahead NOT BETWEEN 0 AND 60 OR most_moved < 0 THEN
-        RAISE EXCEPTION 'idempotency_keys_make_partitions: ahead must be 0 to 60, most_moved not negative' USING ERRCODE = '22023';
+    IF ahead NOT BETWEEN 0 AND 60 THEN
+        RAISE EXCEPTION 'idempotency_keys_make_partitions: ahead must be 0 to 60' USING ERRCODE = '22023';
     END IF;
-    made := 0;
+
     PERFORM pg_advisory_xact_lock(hashtextextended('idempotency_keys partitions', 0)); -- one caller after the other
-    -- The days to come, and those that were missing when rows came.
-    FOREACH d IN ARRAY ARRAY(SELECT today + i FROM generate_series(0, ahead) i UNION SELECT DISTINCT day FROM idempotency_keys_default) LOOP
+    FOR i IN 0..ahead LOOP
+        d := today + i;
         part := 'idempotency_keys_' || to_char(d, 'YYYYMMDD');
         CONTINUE WHEN EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'idempotency_keys'::regclass AND inhrelid = to_regclass(part));
-        -- Moving rows holds up everybody for as long as it takes: many of them are for an operator, at a quiet hour.
-        CONTINUE WHEN (SELECT count(*) FROM (SELECT FROM idempotency_keys_default WHERE day = d LIMIT most_moved + 1) few) > most_moved;
-        -- LIKE and ATTACH, not PARTITION OF: that locks the parent against all readers.
+
         EXECUTE format('CREATE TABLE %I (LIKE idempotency_keys INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES INCLUDING STORAGE INCLUDING COMPRESSION)', part);
-        -- ATTACH would take this lock, and would refuse while the default partition has rows of the day: they move first.
-        LOCK TABLE idempotency_keys_default IN ACCESS EXCLUSIVE MODE;
-        EXECUTE format('WITH moved AS (DELETE FROM idempotency_keys_default WHERE day = %L RETURNING *) INSERT INTO %I SELECT * FROM moved', d, part);
         EXECUTE format('ALTER TABLE idempotency_keys ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, d, d + 1);
         made := made + 1;
     END LOOP;
-    SELECT count(*) INTO default_rows FROM (SELECT FROM idempotency_keys_default LIMIT 1000) few;
-    RETURN NEXT;
+    RETURN made;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION idempotency_keys_make_partitions IS 'Makes the partitions of today, of the days ahead and of rows in the default partition. Returns how many it made, and how many rows (up to 1,000) are left in the default partition, which should be none. Days with more than most_moved rows there are left alone. Waits at most 50 ms for a lock and then fails with 55P03: call it again. Call it daily from the relay, psql or pg_cron.';
+COMMENT ON FUNCTION idempotency_keys_make_partitions IS 'Makes the partitions of today and of the days ahead, and returns how many it made. It holds up no reader and no writer. API and relay call it every ten minutes, and so does a writer that meets a missing day.';
 
--- A function of its own: in the transaction of an ATTACH, which holds the default partition, DROP would wait for the parent while
--- look-ups that hold the parent wait for the default partition, every time.
 -- +goose StatementBegin
-CREATE FUNCTION idempotency_keys_drop_partitions(keep_days int) RETURNS int
+CREATE FUNCTION idempotency_keys_drop_partitions() RETURNS int
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET lock_timeout = '50ms' AS $$
 DECLARE
-    today   date := (now() AT TIME ZONE 'utc')::date;
+    -- The first day that a look-up covers. One more stays for look-ups of transactions that began before midnight. NULL, which drops
+    -- nothing: nobody has said what is kept.
+    first   date := (SELECT ((now() AT TIME ZONE 'utc') - keep)::date FROM idempotency_retention);
     part    text;
     dropped int := 0;
 BEGIN
-    IF keep_days NOT BETWEEN 1 AND 400 THEN
-        RAISE EXCEPTION 'idempotency_keys_drop_partitions: keep_days must be 1 to 400' USING ERRCODE = '22023';
-    END IF;
-    -- What was promised is kept, whatever the caller believes.
-    keep_days := greatest(keep_days, (SELECT ceil(extract(epoch FROM keep) / 86400)::int FROM idempotency_retention));
     PERFORM pg_advisory_xact_lock(hashtextextended('idempotency_keys partitions', 0)); -- one caller after the other
-    -- The look-up covers today and keep_days before it; one more day stays for transactions that began before midnight.
     FOR part IN SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
                 WHERE i.inhparent = 'idempotency_keys'::regclass AND c.relname ~ '^idempotency_keys_[0-9]{8}$'
-                  AND to_date(right(c.relname, 8), 'YYYYMMDD') < today - keep_days - 1 LOOP
+                  AND to_date(right(c.relname, 8), 'YYYYMMDD') < first - 1 LOOP
         LOCK TABLE ONLY idempotency_keys IN ACCESS EXCLUSIVE MODE; -- parent before partition, as everybody locks them
         EXECUTE format('DROP TABLE %I', part);
         dropped := dropped + 1;
@@ -101,7 +92,7 @@ BEGIN
     RETURN dropped;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION idempotency_keys_drop_partitions IS 'Drops the partitions older than keep_days whose answers are no longer promised (idempotency_retention), and returns how many. Waits at most 50 ms for a lock and then fails with 55P03: call it again. Call it daily.';
+COMMENT ON FUNCTION idempotency_keys_drop_partitions IS 'Drops the partitions whose answers are no longer kept (idempotency_retention), and returns how many. Waits at most 50 ms for a lock and then fails with 55P03: call it again. The relay calls it every ten minutes.';
 REVOKE ALL ON FUNCTION idempotency_keys_make_partitions, idempotency_keys_drop_partitions FROM PUBLIC;
 SELECT idempotency_keys_make_partitions(7);
 

@@ -23,9 +23,6 @@ COMMENT ON COLUMN outbox_events.aggregate_version IS '1, 2, 3 … without a gap 
 COMMENT ON COLUMN outbox_events.payload IS 'Record value; the relay passes it on byte for byte.';
 COMMENT ON COLUMN outbox_events.headers IS 'Further record headers, text to text, such as traceparent.';
 
-CREATE TABLE outbox_events_default PARTITION OF outbox_events DEFAULT;
-COMMENT ON TABLE outbox_events_default IS 'Catches what has no partition, so that a missing day never refuses a payment. It should be empty: a row in it is an alarm.';
-
 CREATE TABLE outbox_cursors (
     relay             text        PRIMARY KEY,
     batches           bigint      NOT NULL DEFAULT 0,
@@ -81,43 +78,37 @@ COMMENT ON COLUMN outbox_dead_letters.refusal IS 'Why the broker refused it. NUL
 COMMENT ON COLUMN outbox_dead_letters.went_ahead IS 'Events of the same aggregate, behind this one, that were on the topic already when it was refused.';
 COMMENT ON COLUMN outbox_dead_letters.state IS 'parked: waits for an operator, or behind one that does. retry: an operator wants it sent again. sent: it was. skipped: it never will be; the note says why.';
 
+-- There is no default partition, and no lock that readers or writers conflict with: see idempotency_keys_make_partitions. A
+-- writer that meets a missing day gets 23514, makes the day with this function and runs its transaction again.
 -- +goose StatementBegin
-CREATE FUNCTION outbox_events_make_partitions(ahead int, most_moved int DEFAULT 10000) RETURNS TABLE (made int, default_rows bigint)
-    LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET lock_timeout = '50ms' SET timezone = 'UTC' AS $$
+CREATE FUNCTION outbox_events_make_partitions(ahead int) RETURNS int
+    LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET timezone = 'UTC' AS $$
 DECLARE
     today date := now()::date; -- the function's time zone is UTC
     d     date;
     part  text;
+    made  int := 0;
 BEGIN
-    IF ahead NOT BETWEEN 0 AND 60 OR most_moved < 0 THEN
-        RAISE EXCEPTION 'outbox_events_make_partitions: ahead must be 0 to 60, most_moved not negative' USING ERRCODE = '22023';
+    IF ahead NOT BETWEEN 0 AND 60 THEN
+        RAISE EXCEPTION 'outbox_events_make_partitions: ahead must be 0 to 60' USING ERRCODE = '22023';
     END IF;
-    made := 0;
+
     PERFORM pg_advisory_xact_lock(hashtextextended('outbox_events partitions', 0)); -- one caller after the other
-    -- The days to come, and those that were missing when rows came.
-    FOREACH d IN ARRAY ARRAY(SELECT today + i FROM generate_series(0, ahead) i UNION SELECT DISTINCT created_at::date FROM outbox_events_default WHERE isfinite(created_at)) LOOP
+    FOR i IN 0..ahead LOOP
+        d := today + i;
         part := 'outbox_events_' || to_char(d, 'YYYYMMDD');
         CONTINUE WHEN EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'outbox_events'::regclass AND inhrelid = to_regclass(part));
-        -- Moving rows holds up everybody for as long as it takes: many of them are for an operator, at a quiet hour.
-        CONTINUE WHEN (SELECT count(*) FROM (SELECT FROM outbox_events_default WHERE created_at >= d AND created_at < d + 1 LIMIT most_moved + 1) few) > most_moved;
-        -- LIKE and ATTACH, not PARTITION OF: that locks the parent against all readers. Without the identity: a partition must not
-        -- have one of its own.
+
+        -- Without the identity: a partition must not have one of its own.
         EXECUTE format('CREATE TABLE %I (LIKE outbox_events INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES INCLUDING STORAGE INCLUDING COMPRESSION)', part);
-        -- ATTACH would take this lock, and would refuse while the default partition has rows of the day: they move first. They
-        -- keep their id and xid, so a relay that reads before or after the move sees each of them once.
-        LOCK TABLE outbox_events_default IN ACCESS EXCLUSIVE MODE;
-        EXECUTE format('WITH moved AS (DELETE FROM outbox_events_default WHERE created_at >= %L AND created_at < %L RETURNING *) INSERT INTO %I SELECT * FROM moved', d, d + 1, part);
         EXECUTE format('ALTER TABLE outbox_events ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, d, d + 1);
         made := made + 1;
     END LOOP;
-    SELECT count(*) INTO default_rows FROM (SELECT FROM outbox_events_default LIMIT 1000) few;
-    RETURN NEXT;
+    RETURN made;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION outbox_events_make_partitions IS 'Makes the partitions of today, of the days ahead and of rows in the default partition. Returns how many it made, and how many rows (up to 1,000) are left in the default partition, which should be none. Days with more than most_moved rows there are left alone. Waits at most 50 ms for a lock and then fails with 55P03: call it again. The relay calls it every ten minutes.';
+COMMENT ON FUNCTION outbox_events_make_partitions IS 'Makes the partitions of today and of the days ahead, and returns how many it made. It holds up no reader and no writer. API and relay call it every ten minutes, and so does a writer that meets a missing day.';
 
--- A function of its own: in the transaction of an ATTACH, which holds the default partition, DROP would wait for the parent while
--- readers that hold the parent wait for the default partition, every time.
 -- +goose StatementBegin
 CREATE FUNCTION outbox_events_drop_partitions(keep interval) RETURNS int
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET lock_timeout = '50ms' SET timezone = 'UTC' AS $$

@@ -26,9 +26,10 @@ GRANT SELECT, INSERT ON accounts, payments, ledger_entries, idempotency_keys TO 
 GRANT UPDATE (balance_minor, entry_count) ON accounts TO api_write;
 GRANT INSERT ON outbox_events TO api_write;
 GRANT SELECT, INSERT, UPDATE ON idempotency_retention TO api_write;
+GRANT EXECUTE ON FUNCTION idempotency_keys_make_partitions, outbox_events_make_partitions TO api_write;
 
 -- api_read: what GET shows, and only the tenant's own rows. A query that forgets its tenant finds nothing.
-GRANT SELECT ON accounts, payments, ledger_entries, idempotency_keys TO api_read;
+GRANT SELECT ON accounts, payments, ledger_entries, idempotency_keys, idempotency_retention TO api_read;
 ALTER TABLE accounts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE payments ENABLE ROW LEVEL SECURITY;
 ALTER TABLE ledger_entries ENABLE ROW LEVEL SECURITY;

@@ -69,16 +69,15 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	if err != nil {
 		return err
 	}
-	// From here on the database keeps answers for at least so long, and perhaps for longer, if somebody has promised that.
-	retention, err := idempotency.Promise(ctx, db.write, cfg.IdempotencyRetention)
-	if err != nil {
+	// Before any answer promises it. It stays so when this program is configured to less: see docs/operating.md.
+	if _, err := idempotency.ExtendRetention(ctx, db.write, cfg.IdempotencyRetention); err != nil {
 		return err
 	}
 	metrics := telemetry.NewAPI(reg)
 	db.watch(reg)
 
 	processor := &payments.Processor{
-		DB: db.write, Retention: retention, Render: httpapi.Render, OnClaim: metrics.Claimed,
+		DB: db.write, Retention: cfg.IdempotencyRetention, Render: httpapi.Render, OnClaim: metrics.Claimed,
 	}
 	committing := newGroup(processor, cfg, metrics, log)
 	telemetry.WatchQueue(reg, committing.Waiting)
@@ -89,7 +88,7 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 		Write:       db.write,
 		Read:        db.read,
 		Credentials: credentials.NewVerifier(db.door, time.Now),
-		Retention:   retention,
+		Retention:   cfg.IdempotencyRetention,
 		RateLimit:   float64(cfg.RateLimit),
 		TenantMax:   cfg.TenantMax,
 		CursorKey:   []byte(cfg.CursorSecret),
@@ -115,7 +114,8 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	server := httpapi.Server(traced(handler))
 	log.InfoContext(ctx, "api started", "http_addr", listener.Addr().String(), "admin_addr", admin.Addr())
 	defer log.InfoContext(ctx, "api stopped")
-	return serve(ctx, server, listener, admin, committing.Run, func() {
+	keepDays := func(ctx context.Context) error { return upkeep(ctx, db.write, log) }
+	return serve(ctx, server, listener, admin, committing.Run, keepDays, func() {
 		draining.Store(true) // first say no to the load balancer, and give it time to hear
 		<-time.After(cfg.ShutdownDelay)
 	})

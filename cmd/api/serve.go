@@ -17,14 +17,15 @@ import (
 // that supervisors wait before they kill.
 const drainTimeout = 25 * time.Second
 
-// serve answers until ctx ends, calls drain, closes the listener and returns when what was in flight is answered. Committers and
+// serve answers until ctx ends, calls drain, closes the listener and returns when what was in flight is answered. Committers, upkeep and
 // metrics go on to the very end: the former are what the answers wait for, and a drain is worth watching.
-func serve(ctx context.Context, server *http.Server, listener net.Listener, admin *telemetry.Admin, commit func(context.Context) error, drain func()) error {
+func serve(ctx context.Context, server *http.Server, listener net.Listener, admin *telemetry.Admin, commit, upkeep func(context.Context) error, drain func()) error {
 	last, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return admin.Run(last) })
 	g.Go(func() error { return commit(last) })
+	g.Go(func() error { return upkeep(last) })
 	g.Go(func() error {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve: %w", err)

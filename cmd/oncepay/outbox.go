@@ -65,9 +65,8 @@ type writer struct {
 }
 
 type partitions struct {
-	DaysAhead   int         `json:"days_ahead"`
-	DefaultRows int64       `json:"default_rows"` // up to 1,000; more than none is an alarm
-	List        []partition `json:"list"`
+	DaysAhead int         `json:"days_ahead"`
+	List      []partition `json:"list"`
 }
 
 type partition struct {
@@ -126,9 +125,6 @@ SELECT c.relname, nullif(c.reltuples, -1)::bigint,
        c.relname ~ '_[0-9]{8}$' AND to_date(right(c.relname, 8), 'YYYYMMDD') > (now() AT TIME ZONE 'utc')::date
 FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'outbox_events'::regclass ORDER BY c.relname`
 
-const countStrays = `
-SELECT count(*) FROM (SELECT FROM outbox_events_default LIMIT 1000) few`
-
 func (v *outboxView) read(ctx context.Context, tx pgx.Tx) (err error) {
 	rows, _ := tx.Query(ctx, readRelays) // CollectRows returns its error, here and below
 	v.Relays, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r relay, err error) {
@@ -164,9 +160,6 @@ func (v *outboxView) read(ctx context.Context, tx pgx.Tx) (err error) {
 	})
 	if err != nil {
 		return fmt.Errorf("read partitions: %w", err)
-	}
-	if err := tx.QueryRow(ctx, countStrays).Scan(&v.Partitions.DefaultRows); err != nil {
-		return fmt.Errorf("count rows in the default partition: %w", err)
 	}
 	return nil
 }
@@ -231,7 +224,6 @@ func (v outboxView) print(w io.Writer) {
 	row(w, "refused", v.Refused)
 	row(w, "parked", v.Parked)
 	row(w, "days ahead", v.Partitions.DaysAhead)
-	row(w, "default rows", v.Partitions.DefaultRows)
 	fmt.Fprintln(w)
 	row(w, "PARTITION", "ROWS")
 	for _, p := range v.Partitions.List {

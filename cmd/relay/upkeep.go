@@ -58,19 +58,12 @@ func (u *upkeep) run(ctx context.Context) error {
 
 func (u *upkeep) keepPartitions(ctx context.Context) (done bool) {
 	events, err := outbox.KeepPartitions(ctx, u.pool, u.cfg.OutboxRetention)
-	done = u.report(ctx, "outbox_events", events.Made, events.Dropped, events.DefaultRows, err)
-	if err == nil {
-		u.metrics.OutboxDefaultRows(events.DefaultRows)
-	}
-	keys, err := idempotency.KeepPartitions(ctx, u.pool, u.cfg.IdempotencyRetention)
-	done = u.report(ctx, "idempotency_keys", keys.Made, keys.Dropped, keys.DefaultRows, err) && done
-	if err == nil {
-		u.metrics.KeysDefaultRows(keys.DefaultRows)
-	}
-	return done
+	done = u.report(ctx, "outbox_events", events.Made, events.Dropped, err)
+	keys, err := idempotency.KeepPartitions(ctx, u.pool)
+	return u.report(ctx, "idempotency_keys", keys.Made, keys.Dropped, err) && done
 }
 
-func (u *upkeep) report(ctx context.Context, table string, made, dropped int, strays int64, err error) (done bool) {
+func (u *upkeep) report(ctx context.Context, table string, made, dropped int, err error) (done bool) {
 	var pg *pgconn.PgError
 	switch {
 	case ctx.Err() != nil:
@@ -82,9 +75,6 @@ func (u *upkeep) report(ctx context.Context, table string, made, dropped int, st
 		u.log.WarnContext(ctx, "partitions not kept", "table", table, "error", err)
 	case made+dropped > 0:
 		u.log.InfoContext(ctx, "partitions kept", "table", table, "made", made, "dropped", dropped)
-	}
-	if strays > 0 {
-		u.log.ErrorContext(ctx, "rows in the default partition: a day's partition was missing", "table", table, "rows", strays)
 	}
 	return err == nil
 }

@@ -39,8 +39,9 @@ type API struct {
 	CursorSecret  string        `env:"CURSOR_SECRET" default:"" help:"signs the cursors of lists; the same for all instances. unset: random, and a list begun at one instance, or before a restart, cannot go on at another"`
 	ShutdownDelay time.Duration `env:"SHUTDOWN_DELAY" default:"0s" min:"0s" max:"5m" help:"how long /readyz says no before the listener closes; 5s behind a load balancer, so that it notices first"`
 
-	Keys
-	LogKeys string `env:"LOG_KEYS" default:"hashed" oneof:"hashed plain" help:"how idempotency keys stand in logs and spans; plain shows what clients chose"`
+	// 72h, so that a Friday-night failure survives the weekend.
+	IdempotencyRetention time.Duration `env:"IDEMPOTENCY_RETENTION" default:"72h" min:"24h" max:"720h" help:"how long an answer is promised to be kept under its idempotency key; kept is the longest that any instance has promised"`
+	LogKeys              string        `env:"LOG_KEYS" default:"hashed" oneof:"hashed plain" help:"how idempotency keys stand in logs and spans; plain shows what clients chose"`
 	Log
 }
 
@@ -56,7 +57,6 @@ type Relay struct {
 	Compression     string        `env:"RELAY_COMPRESSION" default:"lz4" oneof:"none gzip snappy lz4 zstd" help:"of the records on Kafka; every consumer's client must know the codec"`
 	PartitionChange string        `env:"RELAY_PARTITION_CHANGE" default:"refuse" oneof:"refuse drain" help:"when a topic has other partitions than its events were sent with. refuse: nothing more is sent; drain: the relay goes on once all that was sent is acknowledged"`
 	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" default:"168h" min:"1h" help:"how long events stay in the outbox after they were sent"`
-	Keys
 
 	AdminAddr string `env:"ADMIN_ADDR" default:"127.0.0.1:9091" check:"listen" help:"where metrics, pprof, /livez and /readyz are served; keep it private"`
 	Log
@@ -90,12 +90,6 @@ type Owner struct {
 type Caller struct {
 	URL   string `env:"ONCEPAY_URL" default:"http://127.0.0.1:8080" check:"url" help:"where the API is, for pay, get and key"`
 	Token string `env:"ONCEPAY_TOKEN" example:"oncepay_…, as seed or credentials create showed it" help:"the client's credential, for pay, get and key"`
-}
-
-// Keys is how long idempotency keys are kept. The API promises it in the database, the relay drops what nobody promised.
-type Keys struct {
-	// 72h, so that a Friday-night failure survives the weekend.
-	IdempotencyRetention time.Duration `env:"IDEMPOTENCY_RETENTION" default:"72h" min:"24h" max:"720h" help:"how long an idempotency key is remembered; the longest that any program was started with counts"`
 }
 
 // Kafka is the broker, how to log in there, and the names on it.

@@ -31,7 +31,7 @@ func TestEverythingButTheRequiredHasADefault(t *testing.T) {
 	wantAPI := config.API{
 		DatabaseURL: url, DatabaseReadURL: url, DatabasePool: 16, ReadPool: 8, RowSecurity: "required", HTTPAddr: ":8080", AdminAddr: "127.0.0.1:9090", LogKeys: "hashed",
 		GroupCommit: "on", Committers: 2, BatchMax: 100, QueueMax: 1000, TenantMax: 300,
-		Keys: config.Keys{IdempotencyRetention: 72 * time.Hour}, Log: config.Log{LogLevel: slog.LevelInfo, LogFormat: "json"},
+		IdempotencyRetention: 72 * time.Hour, Log: config.Log{LogLevel: slog.LevelInfo, LogFormat: "json"},
 	}
 	if diff := cmp.Diff(wantAPI, api); diff != "" {
 		t.Errorf("api (-want +got):\n%s", diff)
@@ -43,7 +43,7 @@ func TestEverythingButTheRequiredHasADefault(t *testing.T) {
 	}
 	wantRelay := config.Relay{
 		DatabaseURL: url, Kafka: config.Kafka{Brokers: []string{"a:9092", "b:9092"}, TopicPrefix: "oncepay.", TLS: "off"},
-		Name: "main", Delivery: "at-least-once", Compression: "lz4", PartitionChange: "refuse", Lease: 3 * time.Second, Batch: 2500, OutboxRetention: 7 * 24 * time.Hour, Keys: config.Keys{IdempotencyRetention: 72 * time.Hour},
+		Name: "main", Delivery: "at-least-once", Compression: "lz4", PartitionChange: "refuse", Lease: 3 * time.Second, Batch: 2500, OutboxRetention: 7 * 24 * time.Hour,
 		AdminAddr: "127.0.0.1:9091", Log: config.Log{LogLevel: slog.LevelInfo, LogFormat: "json"},
 	}
 	if diff := cmp.Diff(wantRelay, relay); diff != "" {
@@ -82,7 +82,7 @@ func TestWhatIsSetWins(t *testing.T) {
 		DatabaseURL: url, DatabaseReadURL: "postgres://a,b/x?target_session_attrs=any", DatabasePool: 1, ReadPool: 1000, RowSecurity: "off", HTTPAddr: "127.0.0.1:0", AdminAddr: ":0",
 		GroupCommit: "off", Committers: 64, BatchMax: 1, QueueMax: 100000, TenantMax: 1,
 		RateLimit: 50, ShutdownDelay: 5 * time.Second, LogKeys: "plain",
-		Keys: config.Keys{IdempotencyRetention: 720 * time.Hour}, Log: config.Log{LogLevel: slog.LevelDebug, LogFormat: "text"},
+		IdempotencyRetention: 720 * time.Hour, Log: config.Log{LogLevel: slog.LevelDebug, LogFormat: "text"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -93,7 +93,7 @@ func TestAllProblemsAreReportedTogetherOneLineEachWithAnExample(t *testing.T) {
 	t.Parallel()
 	_, err := config.LoadRelay(env(
 		"KAFKA_BROKERS", "kafka:9092,http://kafka:9092", "RELAY_LEASE", "500ms", "RELAY_BATCH", "many", "OUTBOX_RETENTION", "30d",
-		"TOPIC_PREFIX", "once/pay", "LOG_FORMAT", "xml", "LOG_LEVEL", "loud", "ADMIN_ADDR", "9091", "IDEMPOTENCY_RETENTION", "721h",
+		"TOPIC_PREFIX", "once/pay", "LOG_FORMAT", "xml", "LOG_LEVEL", "loud", "ADMIN_ADDR", "9091",
 	))
 	if err == nil {
 		t.Fatal("no error")
@@ -105,7 +105,6 @@ TOPIC_PREFIX must be what Kafka allows in a topic's name: up to 200 letters, dig
 RELAY_LEASE must be a duration from 1s to 1m, for example RELAY_LEASE=3s
 RELAY_BATCH must be a whole number from 1 to 10000, for example RELAY_BATCH=2500
 OUTBOX_RETENTION must be a duration from 1h up, for example OUTBOX_RETENTION=168h
-IDEMPOTENCY_RETENTION must be a duration from 24h to 720h, for example IDEMPOTENCY_RETENTION=72h
 ADMIN_ADDR must be an address to listen on, [host]:port, for example ADMIN_ADDR=127.0.0.1:9091
 LOG_LEVEL must be debug, info, warn or error, for example LOG_LEVEL=info
 LOG_FORMAT must be json or text, for example LOG_FORMAT=json`)
@@ -181,7 +180,7 @@ func TestTheTableNamesEveryVariableAndWhoReadsIt(t *testing.T) {
 	for _, line := range []string{
 		"| variable | programs | default | meaning |",
 		"| `KAFKA_BROKERS` | relay, consumer | required | Kafka bootstrap brokers, host:port separated by commas |",
-		"| `IDEMPOTENCY_RETENTION` | api, relay | `72h` | how long an idempotency key is remembered; the longest that any program was started with counts (24h to 720h) |",
+		"| `IDEMPOTENCY_RETENTION` | api | `72h` | how long an answer is promised to be kept under its idempotency key; kept is the longest that any instance has promised (24h to 720h) |",
 		"| `DATABASE_READ_URL` | api | `$DATABASE_URL` | ",
 		"| `ADMIN_ADDR` | relay | `127.0.0.1:9091` | ",
 		"| `LOG_FORMAT` | api, relay, consumer | `json` | ",

@@ -4,7 +4,7 @@
 //
 // One Postgres transaction claims the key, does the work and stores the response:
 //
-//	answers, err := idempotency.Claim(ctx, tx, requests, retention) // lock and look up
+//	answers, err := idempotency.Claim(ctx, tx, requests, retention) // lock, then look up
 //	… do the work of those that are New, set their Response …
 //	err = idempotency.Store(ctx, tx, requests, answers)
 //	COMMIT — only then may anybody see an answer
@@ -44,11 +44,12 @@
 //	a host vanishes with the lock         idle_in_transaction_session_timeout frees it; set it (5 s) on the server or pool
 //	the key was used for something else   Mismatch
 //	the response cannot be stored         the transaction rolls back; nothing was promised
+//	today has no partition                Store fails with MissingDay; Run makes the day and does the request again
 //
 // # To copy it
 //
 // Take this folder without its tests, and migrations/00002_idempotency.sql (by goose, or its part above "+goose Down"). Set
-// OnNotice in the configuration of the pool if the database has a synchronous standby. Call KeepPartitions every few
-// minutes. Handler in handler.go is a start for a net/http service; Run is the same for one request of any kind. What you
+// OnNotice in the configuration of the pool if the database has a synchronous standby. Call ExtendRetention at the start, and
+// KeepPartitions every few minutes. Who calls Settle instead of Run handles MissingDay as Run does. Handler in handler.go is a start for a net/http service; Run is the same for one request of any kind. What you
 // will want to edit is NewFingerprint.
 package idempotency

@@ -4,20 +4,29 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
-const promise = `
+const extendRetention = `
 INSERT INTO idempotency_retention AS r (keep) VALUES ($1)
 ON CONFLICT (only_row) DO UPDATE SET keep = greatest(r.keep, excluded.keep)
 RETURNING r.keep`
 
-// Promise tells the database, at the start of a program, for how long it will promise clients to keep answers, and returns for
-// how long they are kept: the longest that any program has promised. Give that to Claim and Peek. So an answer outlives a
-// program that is configured to forget sooner, and no partition is dropped that somebody has promised.
-func Promise(ctx context.Context, db Querier, retention time.Duration) (time.Duration, error) {
-	var kept time.Duration
-	if err := db.QueryRow(ctx, promise, orDefault(retention)).Scan(&kept); err != nil {
-		return 0, fmt.Errorf("promise idempotency retention: %w", err)
+// Querier is the part of a pool or connection that asks for one row.
+type Querier interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// ExtendRetention has the database keep answers for at least retention, and returns for how long it keeps them. Call it at the start
+// of a program, before it promises that retention by Claim.
+//
+// They are two numbers. What a program promises is its own; what is kept is the longest that any program has promised, and
+// every look-up goes back so far, whatever its own program promises. So a program that promises less, of an older
+// configuration or a newer one, does not make a key pay twice within the time that a client was told.
+func ExtendRetention(ctx context.Context, db Querier, retention time.Duration) (kept time.Duration, err error) {
+	if err := db.QueryRow(ctx, extendRetention, orDefault(retention)).Scan(&kept); err != nil {
+		return 0, fmt.Errorf("extend idempotency retention: %w", err)
 	}
 	return kept, nil
 }

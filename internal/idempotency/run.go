@@ -14,7 +14,7 @@ import (
 // do may be called more than once (see Settle): it must do nothing outside the transaction.
 func Run(ctx context.Context, db Beginner, r Request, retention time.Duration, do func(context.Context, pgx.Tx) (Response, error)) (Answer, error) {
 	rs := []Request{r}
-	as, err := Settle(ctx, db, func(ctx context.Context, tx pgx.Tx) ([]Answer, error) {
+	attempt := func(ctx context.Context, tx pgx.Tx) ([]Answer, error) {
 		as, err := Claim(ctx, tx, rs, retention)
 		if err != nil || as[0].State != New {
 			return as, err
@@ -23,7 +23,16 @@ func Run(ctx context.Context, db Beginner, r Request, retention time.Duration, d
 			return nil, err
 		}
 		return as, Store(ctx, tx, rs, as)
-	})
+	}
+
+	as, err := Settle(ctx, db, attempt)
+	if MissingDay(err) {
+		// In a transaction of its own: the one that failed is rolled back and holds no lock.
+		if _, err := MakePartitions(ctx, db); err != nil {
+			return Answer{}, err
+		}
+		as, err = Settle(ctx, db, attempt)
+	}
 	if err != nil {
 		return Answer{}, err
 	}

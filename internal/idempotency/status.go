@@ -17,6 +17,10 @@ SELECT EXISTS (
       AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
       AND (classid::bigint << 32) | objid::bigint = $1::bigint)`
 
+// Never more than what is kept.
+const promise = `
+SELECT least($1::interval, (SELECT keep FROM idempotency_retention WHERE only_row))`
+
 // Peek tells what Claim would find for r, without taking its lock: New when the key is unknown, InProgress, Replay with
 // the stored response, Mismatch or Unreadable. A zero Fingerprint is not compared: then every finished key is Replay.
 //
@@ -29,12 +33,16 @@ SELECT EXISTS (
 func Peek(ctx context.Context, tx pgx.Tx, r Request, retention time.Duration) (Answer, error) {
 	retention = orDefault(retention)
 	var locked bool
+	var promised time.Duration
 	found := records{}
 	hash := hashKey(r.TenantID, r.ClientID, r.Key)
 
+	// The second time round the look-up may need a day that did not exist the first time.
 	var first, second pgx.Batch
+	first.Queue(promise, retention).QueryRow(func(row pgx.Row) error { return row.Scan(&promised) })
 	queueLookUp(&first, [][]byte{hash}, retention, found)
 	second.Queue(keyLocked, lockNumber(hash)).QueryRow(func(row pgx.Row) error { return row.Scan(&locked) })
+	second.Queue(acceptInvalidations)
 	queueLookUp(&second, [][]byte{hash}, retention, found)
 	for _, batch := range []*pgx.Batch{&first, &second} {
 		if err := tx.SendBatch(ctx, batch).Close(); err != nil {
@@ -44,7 +52,7 @@ func Peek(ctx context.Context, tx pgx.Tx, r Request, retention time.Duration) (A
 			if r.Fingerprint == (Fingerprint{}) {
 				r.Fingerprint = Fingerprint{k.version, [32]byte(k.fingerprint)}
 			}
-			return k.answer(r, retention), nil
+			return k.answer(r, promised), nil
 		}
 	}
 

@@ -2,38 +2,52 @@ package idempotency
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // DaysAhead is for how many days to come there are partitions: a week of nobody looking.
 const DaysAhead = 7
 
-// Partitions is what KeepPartitions did and found.
-type Partitions struct {
-	Made, Dropped int
-	DefaultRows   int64 // rows in the default partition, up to 1,000; more than none is an alarm
-}
+// Partitions is what KeepPartitions did.
+type Partitions struct{ Made, Dropped int }
 
-// Querier is the part of a pool or connection that KeepPartitions needs.
-type Querier interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
-
-// KeepPartitions makes the partitions of the coming days and drops those whose answers are no longer promised, in two
-// transactions. A writer waits at most 50 ms for it; when it would wait longer itself, it gives up with SQLSTATE 55P03: call
-// it again. retention must be no shorter than what the API promises.
-func KeepPartitions(ctx context.Context, db Querier, retention time.Duration) (p Partitions, err error) {
-	err = db.QueryRow(ctx, `SELECT made, default_rows FROM idempotency_keys_make_partitions($1)`, DaysAhead).
-		Scan(&p.Made, &p.DefaultRows)
-	if err != nil {
-		return Partitions{}, fmt.Errorf("make idempotency key partitions: %w", err)
+// KeepPartitions makes the partitions of the coming days and drops those whose answers are no longer kept, in two transactions. A
+// writer waits at most 50 ms for it; when it would wait longer itself, it gives up with SQLSTATE 55P03: call it again.
+// Nothing is dropped before a program has called ExtendRetention.
+func KeepPartitions(ctx context.Context, db Beginner) (p Partitions, err error) {
+	if p.Made, err = MakePartitions(ctx, db); err != nil {
+		return p, err
 	}
-	err = db.QueryRow(ctx, `SELECT idempotency_keys_drop_partitions($1)`, liveDays(orDefault(retention))).Scan(&p.Dropped)
+	err = pgx.BeginTxFunc(ctx, db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `SELECT idempotency_keys_drop_partitions()`).Scan(&p.Dropped)
+	})
 	if err != nil {
 		return p, fmt.Errorf("drop idempotency key partitions: %w", err)
 	}
 	return p, nil
+}
+
+// MakePartitions makes the partitions of today and of the coming days, and returns how many it made. It holds up no reader
+// and no writer, and many may call it at once.
+func MakePartitions(ctx context.Context, db Beginner) (made int, err error) {
+	err = pgx.BeginTxFunc(ctx, db, pgx.TxOptions{IsoLevel: pgx.ReadCommitted}, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, `SELECT idempotency_keys_make_partitions($1)`, DaysAhead).Scan(&made)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("make idempotency key partitions: %w", err)
+	}
+	return made, nil
+}
+
+// MissingDay reports whether err is that of a transaction whose answers found no partition for their day, because nothing
+// made partitions for a week. Nothing was done: call MakePartitions and run the transaction again.
+func MissingDay(err error) bool {
+	var e *pgconn.PgError
+	// A CHECK constraint has the same code (check_violation), and a name.
+	return errors.As(err, &e) && e.Code == "23514" && e.TableName == "idempotency_keys" && e.ConstraintName == "" &&
+		!errors.Is(err, ErrOutcomeUnknown)
 }

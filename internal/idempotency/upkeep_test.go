@@ -27,7 +27,12 @@ func TestPartitionsAreMadeAheadAndDroppedWhenTheirAnswersAreNoLongerPromised(t *
 	for _, age := range []int{-30, -5, -4, -3, -1} {
 		makeDay(t, owner, age)
 	}
-	want := idempotency.Partitions{Made: 2, Dropped: 2}
+	want := idempotency.Partitions{Made: 2} // nobody has said what is kept
+	if diff := cmp.Diff(want, keep(t, relay)); diff != "" {
+		t.Error(diff)
+	}
+	extend(t, owner, 72*time.Hour)
+	want = idempotency.Partitions{Dropped: 2}
 	if diff := cmp.Diff(want, keep(t, relay)); diff != "" {
 		t.Error(diff)
 	}
@@ -39,9 +44,10 @@ func TestPartitionsAreMadeAheadAndDroppedWhenTheirAnswersAreNoLongerPromised(t *
 	if diff := cmp.Diff(want, keep(t, relay)); diff != "" {
 		t.Errorf("the second call did something: %s", diff)
 	}
-	_, err := idempotency.KeepPartitions(t.Context(), db.Pool(t, "api_write"), retention)
-	if code(err) != "42501" {
-		t.Errorf("api_write kept partitions: %v", err)
+	api := db.Pool(t, "api_write")
+	dropDay(t, owner, 7)
+	if p, err := idempotency.KeepPartitions(t.Context(), api); p.Made != 1 || code(err) != "42501" {
+		t.Errorf("api_write may make partitions and drop none: %+v, %v", p, err)
 	}
 }
 
@@ -55,14 +61,11 @@ func TestTwoCallersAtOnceMakeEachPartitionOnce(t *testing.T) {
 	var callers sync.WaitGroup
 	for range 3 {
 		callers.Go(func() {
-			testenv.Eventually(t, 10*time.Second, func() error {
-				p, err := idempotency.KeepPartitions(context.Background(), pool, retention)
-				if err == nil || code(err) != "55P03" {
-					made.Add(int64(p.Made))
-					return nilUnless(t, err)
-				}
-				return err
-			})
+			n, err := idempotency.MakePartitions(context.Background(), pool)
+			if err != nil {
+				t.Error(err)
+			}
+			made.Add(int64(n))
 		})
 	}
 	callers.Wait()
@@ -74,66 +77,19 @@ func TestTwoCallersAtOnceMakeEachPartitionOnce(t *testing.T) {
 func TestUpkeepGivesUpWhenATransactionHoldsTheTableAndLeavesNothingBehind(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
+	extend(t, d.owner, retention)
 	dropDay(t, d.owner, 7)
+	makeDay(t, d.owner, -9)
 	holder := begin(t, d.write)
 	claim(t, holder, newRequest())
-	if _, err := idempotency.KeepPartitions(t.Context(), d.owner, retention); code(err) != "55P03" {
-		t.Errorf("want lock_not_available, got %v", err)
+	if p, err := idempotency.KeepPartitions(t.Context(), d.owner); p.Made != 1 || code(err) != "55P03" {
+		t.Errorf("%+v: want one made, which waits for nothing, and lock_not_available, got %v", p, err)
 	}
 	if err := holder.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if p := keep(t, d.owner); p.Made != 1 {
+	if p := keep(t, d.owner); p.Dropped != 1 {
 		t.Errorf("after the holder ended: %+v", p)
-	}
-}
-
-func TestAnswersWithoutAPartitionAreFoundBeforeWhileAndAfterTheyMove(t *testing.T) {
-	t.Parallel()
-	d := newDatabase(t)
-	dropDay(t, d.owner, 0)
-	r := newRequest()
-	first := d.run(t, r)
-	if n := d.count(t, "idempotency_keys_default"); n != 1 {
-		t.Fatalf("%d rows in the default partition, want 1", n)
-	}
-	stop, seen := make(chan struct{}), make(chan error, 4)
-	for range cap(seen) {
-		go func() {
-			for {
-				a, err := idempotency.Run(context.Background(), d.write, again(r), retention, work(r))
-				if err == nil && (a.State == idempotency.New || a.State == idempotency.Replay && string(a.Response.Body) != string(first.Response.Body)) {
-					err = fmt.Errorf("the answer was lost: %s", a.State)
-				}
-				select {
-				case <-stop:
-					seen <- err
-					return
-				default:
-					if err != nil {
-						seen <- err
-						return
-					}
-				}
-			}
-		}()
-	}
-	var p idempotency.Partitions
-	testenv.Eventually(t, 10*time.Second, func() (err error) {
-		p, err = idempotency.KeepPartitions(t.Context(), d.owner, retention)
-		return err
-	})
-	close(stop)
-	for range cap(seen) {
-		if err := <-seen; err != nil {
-			t.Error(err)
-		}
-	}
-	if p.Made != 1 || p.DefaultRows != 0 || d.count(t, "idempotency_keys_default") != 0 {
-		t.Errorf("the row did not move: %+v", p)
-	}
-	if a := d.run(t, again(r)); a.State != idempotency.Replay || d.effects(t, r) != 1 {
-		t.Errorf("after the move: %s, %d effects", a.State, d.effects(t, r))
 	}
 }
 
@@ -141,6 +97,7 @@ func TestAnswersWithoutAPartitionAreFoundBeforeWhileAndAfterTheyMove(t *testing.
 func TestUpkeepThatMakesAndDropsSucceedsUnderTraffic(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
+	extend(t, d.owner, retention)
 	dropDay(t, d.owner, 7)
 	makeDay(t, d.owner, -9)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -161,7 +118,7 @@ func TestUpkeepThatMakesAndDropsSucceedsUnderTraffic(t *testing.T) {
 	calls, did := 0, idempotency.Partitions{}
 	testenv.Eventually(t, 20*time.Second, func() error {
 		calls++
-		p, err := idempotency.KeepPartitions(ctx, d.owner, retention)
+		p, err := idempotency.KeepPartitions(ctx, d.owner)
 		did.Made, did.Dropped = did.Made+p.Made, did.Dropped+p.Dropped
 		return err
 	})
@@ -173,7 +130,7 @@ func TestUpkeepThatMakesAndDropsSucceedsUnderTraffic(t *testing.T) {
 
 func keep(t testing.TB, pool *pgxpool.Pool) idempotency.Partitions {
 	t.Helper()
-	p, err := idempotency.KeepPartitions(t.Context(), pool, retention)
+	p, err := idempotency.KeepPartitions(t.Context(), pool)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -200,7 +157,7 @@ func days(t testing.TB, pool *pgxpool.Pool) (list []string) {
 	t.Helper()
 	err := pool.QueryRow(t.Context(), `SELECT array_agg(n::text ORDER BY n) FROM (
 		SELECT to_date(right(inhrelid::regclass::text, 8), 'YYYYMMDD') - (now() AT TIME ZONE 'utc')::date
-		FROM pg_inherits WHERE inhparent = 'idempotency_keys'::regclass AND inhrelid <> 'idempotency_keys_default'::regclass) d(n)`).Scan(&list)
+		FROM pg_inherits WHERE inhparent = 'idempotency_keys'::regclass) d(n)`).Scan(&list)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,18 +172,17 @@ func (d database) count(t testing.TB, table string) (n int) {
 	return n
 }
 
+func extend(t testing.TB, pool *pgxpool.Pool, retention time.Duration) {
+	t.Helper()
+	if _, err := idempotency.ExtendRetention(t.Context(), pool, retention); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func code(err error) string {
 	var e *pgconn.PgError
 	if errors.As(err, &e) {
 		return e.Code
 	}
 	return ""
-}
-
-// nilUnless reports an error that trying again would not mend.
-func nilUnless(t testing.TB, err error) error {
-	if err != nil {
-		t.Error(err)
-	}
-	return nil
 }

@@ -51,6 +51,11 @@ func newWorld(t *testing.T) *world {
 		db: db.Pool(t, ""), brokers: testenv.Brokers(t), prefix: testenv.TopicPrefix(t), tenant: uuid.New(), client: uuid.New(),
 		processor: &payments.Processor{DB: db.Pool(t, "api_write"), Retention: idempotency.DefaultRetention, Render: httpapi.Render},
 	}
+	// Tests move rows to other days.
+	if _, err := w.db.Exec(t.Context(), `CREATE TABLE other_days_keys PARTITION OF idempotency_keys DEFAULT;
+		CREATE TABLE other_days_events PARTITION OF outbox_events DEFAULT`); err != nil {
+		t.Fatal(err)
+	}
 	w.system, w.a, w.b = w.open(t, payments.System), w.open(t, payments.Customer), w.open(t, payments.Customer)
 	for _, account := range []uuid.UUID{w.a, w.b} {
 		w.history = append(w.history, w.pay(t, w.system, account, 10_000)...)

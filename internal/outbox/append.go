@@ -40,6 +40,8 @@ ORDER BY i`
 // The caller holds a lock on the row of each aggregate, taken by an EARLIER statement of this transaction (or has just
 // inserted that row): without it two writers of one aggregate may be published in another order than they commit in. It
 // costs one statement, whatever the length of es.
+//
+// After a week without upkeep the day may have no partition (MissingDay): roll back, MakePartitions, and run the transaction again.
 func Append(ctx context.Context, tx pgx.Tx, es []Event) error {
 	if len(es) == 0 {
 		return nil

@@ -63,6 +63,7 @@ func TestWhateverIsInARowComesOutOfABatch(t *testing.T) {
 	db := testenv.Database(t).Pool(t, "")
 	random := rand.New(rand.NewPCG(11, 12))
 	insert := &pgx.Batch{}
+	insert.Queue(`CREATE TABLE every_day PARTITION OF outbox_events DEFAULT`)
 	for i := range 600 {
 		payload, version := make([]byte, random.IntN(3)*random.IntN(400)), any(nil)
 		for j := range payload {

@@ -47,6 +47,7 @@
 //
 // Take this folder without its tests, and migrations/00003_outbox.sql (by goose, or its part above "+goose Down"); create the
 // event's row in the transaction of the change, by Append or by an INSERT of aggregate_type, aggregate_id, event_type and
-// payload. Run a Relay, and call KeepPartitions every few minutes. The files kafka*.go alone know Kafka;
-// TLS, SASL and compression are Kafka.Options.
+// payload. Run a Relay, and call KeepPartitions every few minutes. A writer that gets an error for
+// which MissingDay is true rolls back, calls MakePartitions and runs its transaction again. The files
+// kafka*.go alone know Kafka; TLS, SASL and compression are Kafka.Options.
 package outbox

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/oncepay/oncepay/internal/outbox"
@@ -22,66 +23,53 @@ const insertNow = `INSERT INTO outbox_events (aggregate_type, aggregate_id, even
 // Upkeep that waits for one writer makes the next ones queue behind it: for as long as it waits, and no longer, though the first one stays.
 func TestWritersDoNotWaitForUpkeepThatWaitsForAnother(t *testing.T) {
 	t.Parallel()
-	// Each is something to do for which upkeep wants a lock that a writer in the table holds.
-	for name, prepare := range map[string]func(t *testing.T, d database) (writes string){
-		"a partition to be dropped": func(t *testing.T, d database) string {
-			d.exec(t, old)
-			d.commit(t, "a")
-			publish(t, d, &broker{}, 1)
-			return insertNow
-		},
-		"a day without a partition": func(t *testing.T, d database) string {
-			d.exec(t, `DROP TABLE outbox_events_`+time.Now().UTC().Add(48*time.Hour).Format("20060102"))
-			return `INSERT INTO outbox_events (created_at, aggregate_type, aggregate_id, event_type, payload) VALUES (now() + '30 days', 'things', 'a', 'thing.changed', '{}')`
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			d := newDatabase(t)
-			writes := prepare(t, d)
-			open := d.begin(t)
-			if _, err := open.Exec(t.Context(), writes); err != nil {
-				t.Fatal(err)
-			}
-			ctx, stop := context.WithCancel(t.Context())
-			done, worst := make(chan error, 1), time.Duration(0)
-			go func() { // the next ones
-				for ctx.Err() == nil {
-					begun := time.Now()
-					if _, err := d.owner.Exec(context.WithoutCancel(ctx), writes); err != nil {
-						done <- err
-						return
-					}
-					worst = max(worst, time.Since(begun))
-				}
-				done <- nil
-			}()
-			ends, cancel := context.WithTimeout(t.Context(), soon)
-			defer cancel()
-			for range 5 {
-				_, err := outbox.KeepPartitions(ends, d.relay, week)
-				if code := sqlState(err); code != "55P03" {
-					t.Errorf("upkeep behind a writer: %v", err)
-				}
-			}
-			stop()
-			if err := next(t, done, "a writer that queued behind upkeep, while another transaction was open"); err != nil {
-				t.Fatal(err)
-			}
-			t.Logf("the slowest writer took %s", worst)
-			if worst > 5*time.Second { // 50 ms, on a machine that has nothing else to do
-				t.Errorf("a writer waited %s", worst)
-			}
-			commit(t, open)
-			testenv.Eventually(t, soon, func() error {
-				p, err := outbox.KeepPartitions(t.Context(), d.relay, week)
-				if err == nil && p.Made+p.Dropped == 0 {
-					err = errors.New("nothing was done")
-				}
-				return err
-			})
-		})
+	d := newDatabase(t)
+	d.exec(t, old) // is to be dropped, for which upkeep wants a lock that a writer in the table holds
+	d.commit(t, "a")
+	publish(t, d, &broker{}, 1)
+	open := d.begin(t)
+	if _, err := open.Exec(t.Context(), insertNow); err != nil {
+		t.Fatal(err)
 	}
+
+	ctx, stop := context.WithCancel(t.Context())
+	done, worst := make(chan error, 1), time.Duration(0)
+	go func() { // the next ones
+		for ctx.Err() == nil {
+			begun := time.Now()
+			if _, err := d.owner.Exec(context.WithoutCancel(ctx), insertNow); err != nil {
+				done <- err
+				return
+			}
+			worst = max(worst, time.Since(begun))
+		}
+		done <- nil
+	}()
+	ends, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	for range 5 {
+		_, err := outbox.KeepPartitions(ends, d.relay, week)
+		if code := sqlState(err); code != "55P03" {
+			t.Errorf("upkeep behind a writer: %v", err)
+		}
+	}
+	stop()
+	if err := next(t, done, "a writer that queued behind upkeep, while another transaction was open"); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("the slowest writer took %s", worst)
+	if worst > 5*time.Second { // 50 ms, on a machine that has nothing else to do
+		t.Errorf("a writer waited %s", worst)
+	}
+
+	commit(t, open)
+	testenv.Eventually(t, soon, func() error {
+		p, err := outbox.KeepPartitions(t.Context(), d.relay, week)
+		if err == nil && p.Dropped == 0 {
+			err = errors.New("nothing was done")
+		}
+		return err
+	})
 }
 
 func sqlState(err error) string {
@@ -92,50 +80,36 @@ func sqlState(err error) string {
 	return ""
 }
 
-func TestRowsInTheDefaultPartitionAreReportedUntilTheyAreMoved(t *testing.T) {
+// To make a partition takes no lock that a writer, a reader or pg_dump holds or waits for.
+func TestMakingDaysWaitsForNobody(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
-	fill := func(day string, rows int) {
-		t.Helper()
-		d.exec(t, `INSERT INTO outbox_events (created_at, aggregate_type, aggregate_id, event_type, payload)
-			SELECT $1::timestamptz, 'things', 'a', 'thing.changed', '{}' FROM generate_series(1, $2::int)`, day, rows)
+	for ahead := range 8 {
+		d.exec(t, `DROP TABLE outbox_events_`+time.Now().UTC().Add(time.Duration(ahead)*24*time.Hour).Format("20060102"))
 	}
-	fill("2020-01-01 12:00Z", 10_001) // more than upkeep moves while everybody waits
-	fill("2020-01-02 12:00Z", 3)
-	for range 2 {
-		p := keep(t, d)
-		p.Made = 0
-		if want := (outbox.Partitions{DefaultRows: 1000}); p != want { // it counts so far
-			t.Errorf("%+v, want %+v", p, want)
+	d.exec(t, old)
+	open, dump := d.begin(t), d.begin(t)
+	for tx, sql := range map[pgx.Tx]string{open: insertOld, dump: `LOCK TABLE outbox_events IN ACCESS SHARE MODE`} {
+		if _, err := tx.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if n := ask[int](t, d, `SELECT count(*) FROM outbox_events_default`); n != 10_001 {
-		t.Errorf("%d rows are left in the default partition, want those of the day that has too many", n)
+	_, missing := d.owner.Exec(t.Context(), insertNow)
+	if !outbox.MissingDay(missing) || outbox.MissingDay(nil) || outbox.MissingDay(&pgconn.PgError{Code: "23514", TableName: "outbox_events", ConstraintName: "c"}) {
+		t.Errorf("a missing day is not recognised, or something else is: %v", missing)
 	}
-	d.exec(t, `SELECT outbox_events_make_partitions(7, 20000)`) // an operator, at a quiet hour
-	if p := keep(t, d); p.DefaultRows != 0 {
-		t.Errorf("%d rows are still reported", p.DefaultRows)
-	}
-	if n := ask[int](t, d, `SELECT count(*) FROM ONLY outbox_events_20200101`); n != 10_001 {
-		t.Errorf("%d rows were moved, want 10,001", n)
-	}
-}
 
-// A clock, or somebody's own INSERT, may write any time.
-func TestATimeThatIsNoDayDoesNotStopUpkeep(t *testing.T) {
-	t.Parallel()
-	for _, at := range []string{"infinity", "-infinity", "0044-03-15 BC", "12026-01-01"} {
-		t.Run(at, func(t *testing.T) {
-			t.Parallel()
-			d, b := newDatabase(t), &broker{}
-			d.exec(t, `INSERT INTO outbox_events (created_at, aggregate_type, aggregate_id, event_type, payload) VALUES ($1::text::timestamptz, 'things', 'a', 'thing.changed', '{}')`, at)
-			d.exec(t, `DROP TABLE outbox_events_`+time.Now().UTC().Add(48*time.Hour).Format("20060102"))
-			if p := keep(t, d); p.Made == 0 {
-				t.Errorf("%+v", p)
-			}
-			publish(t, d, b, 1)
-		})
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	if made, err := outbox.MakePartitions(ctx, d.relay); err != nil || made != 8 {
+		t.Errorf("made %d: %v", made, err)
 	}
+	if made, err := outbox.MakePartitions(ctx, d.relay); err != nil || made != 0 {
+		t.Errorf("made %d again: %v", made, err)
+	}
+	d.exec(t, insertNow)
+	commit(t, open)
+	publish(t, d, &broker{}, 2)
 }
 
 func TestADeadLetterOutlivesTheDayOfItsEvent(t *testing.T) {

@@ -2,6 +2,7 @@ package payments
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -13,7 +14,7 @@ import (
 // Processor answers requests: whatever crashes, repeats or races, each key takes effect once, with its event.
 type Processor struct {
 	DB        idempotency.Beginner
-	Retention time.Duration                      // how long an answer is kept
+	Retention time.Duration                      // how long an answer is promised to be kept
 	Render    func(Outcome) idempotency.Response // makes the bytes that are stored and sent, before COMMIT
 	OnClaim   func(time.Duration)                // told how long each claim took; nil is fine
 }
@@ -21,9 +22,25 @@ type Processor struct {
 // Process answers rs in one transaction and commits it: one answer per request, in order. What it returned may be sent.
 // An error means that nothing was done, but for idempotency.ErrOutcomeUnknown.
 func (p *Processor) Process(ctx context.Context, rs []Request) ([]idempotency.Answer, error) {
-	return idempotency.Settle(ctx, p.DB, func(ctx context.Context, tx pgx.Tx) ([]idempotency.Answer, error) {
-		return p.process(ctx, tx, rs)
-	})
+	attempt := func(ctx context.Context, tx pgx.Tx) ([]idempotency.Answer, error) { return p.process(ctx, tx, rs) }
+
+	answers, err := idempotency.Settle(ctx, p.DB, attempt)
+	if missingDay(err) {
+		// In transactions of their own: the one that failed is rolled back and holds no lock.
+		if _, err := idempotency.MakePartitions(ctx, p.DB); err != nil {
+			return nil, err
+		}
+		if _, err := outbox.MakePartitions(ctx, p.DB); err != nil {
+			return nil, err
+		}
+		answers, err = idempotency.Settle(ctx, p.DB, attempt)
+	}
+	return answers, err
+}
+
+// missingDay reports whether nothing was done because a table has no partition for today.
+func missingDay(err error) bool {
+	return idempotency.MissingDay(err) || outbox.MissingDay(err) && !errors.Is(err, idempotency.ErrOutcomeUnknown)
 }
 
 // process is the heart: one transaction claims the keys, writes the payments and their events and stores the responses.

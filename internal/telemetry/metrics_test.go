@@ -74,8 +74,6 @@ func TestTheRelayShowsItsBacklogAndPartitions(t *testing.T) {
 	m.Acknowledged(30 * time.Millisecond)
 	m.Acknowledged(90 * time.Second)
 	m.Error("broker")
-	m.OutboxDefaultRows(0)
-	m.KeysDefaultRows(2)
 	m.DaysAhead("outbox_events", 7)
 	m.DaysAhead("idempotency_keys", 6)
 	shows(t, reg,
@@ -85,8 +83,7 @@ func TestTheRelayShowsItsBacklogAndPartitions(t *testing.T) {
 		`relay_commit_to_acknowledge_seconds_bucket{le="0.025"} 0`, `relay_commit_to_acknowledge_seconds_bucket{le="0.05"} 1`,
 		`relay_commit_to_acknowledge_seconds_bucket{le="300"} 2`,
 		`relay_errors_total{kind="broker"} 1`, `relay_errors_total{kind="topic"} 0`,
-		`outbox_default_partition_rows 0`, `partitions_days_ahead{table="outbox_events"} 7`,
-		`idempotency_default_partition_rows 2`, `partitions_days_ahead{table="idempotency_keys"} 6`,
+		`partitions_days_ahead{table="outbox_events"} 7`, `partitions_days_ahead{table="idempotency_keys"} 6`,
 	)
 }
 

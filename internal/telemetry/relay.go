@@ -16,7 +16,6 @@ type Relay struct {
 	batch, seconds, reading, age             prometheus.Histogram
 	leader                                   prometheus.Gauge
 	errors                                   *prometheus.CounterVec
-	outboxDefault, keysDefault               *prometheus.GaugeVec
 	daysAhead                                *prometheus.GaugeVec
 
 	topics  *prometheus.GaugeVec
@@ -79,10 +78,6 @@ func NewRelay(reg prometheus.Registerer) *Relay {
 			Help: "1 while this topic has another number of partitions (now) than its events were sent with (sent). With RELAY_PARTITION_CHANGE=refuse nothing goes past its next event until an operator decides. Gone like relay_topic_unavailable.",
 		}, []string{"topic", "sent", "now"}),
 		failing: map[string]time.Time{},
-		outboxDefault: measured("outbox_default_partition_rows",
-			"Rows in the outbox's default partition. Must be 0: more means that a day's partition was missing when they came. The relay moves them; if they stay, its log says why."),
-		keysDefault: measured("idempotency_default_partition_rows",
-			"Rows in the default partition of the idempotency keys. Must be 0: more means that a day's partition was missing when they came. The relay moves them; if they stay, its log says why."),
 		daysAhead: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "partitions_days_ahead",
 			Help: "Days after today (UTC) for which a table has its partition. Usually 7; below 2, partitions are no longer made: look at relay_leader and relay_errors_total.",
@@ -92,7 +87,7 @@ func NewRelay(reg prometheus.Registerer) *Relay {
 		m.errors.WithLabelValues(kind) // from 0 on, so that the first one shows in a rate
 	}
 	reg.MustRegister(m.backlog, m.oldest, m.letters, m.parked, m.writer, m.published, m.batch, m.seconds, m.reading, m.age, m.leader, m.errors, m.topics, m.changed,
-		m.outboxDefault, m.keysDefault, m.daysAhead)
+		m.daysAhead)
 	return m
 }
 
@@ -177,12 +172,6 @@ func (m *Relay) forget(before time.Time) {
 		}
 	}
 }
-
-// OutboxDefaultRows sets how many rows stand in the default partition of outbox_events.
-func (m *Relay) OutboxDefaultRows(n int64) { set(m.outboxDefault, float64(n)) }
-
-// KeysDefaultRows sets how many rows stand in the default partition of idempotency_keys.
-func (m *Relay) KeysDefaultRows(n int64) { set(m.keysDefault, float64(n)) }
 
 // DaysAhead sets for how many days after today a table has its partition.
 func (m *Relay) DaysAhead(table string, days int) {

@@ -93,9 +93,9 @@ func theLast(n node) bool {
 	return n.Cond == "(id IS NOT NULL)" || n.Cond == "" && n.Type == "Index Only Scan" && n.read() <= 1
 }
 
-// days returns the partitions of idempotency_keys that a plan looks at and that have a day: their last eight digits.
+// days returns the partitions of idempotency_keys that a plan looked at: their last eight digits. The others were never executed.
 func days(n node) (all []string) {
-	if day, ok := strings.CutPrefix(n.Relation, "idempotency_keys_"); ok && n.Type != "ModifyTable" && day != "default" {
+	if day, ok := strings.CutPrefix(n.Relation, "idempotency_keys_"); ok && n.Type != "ModifyTable" && n.Loops > 0 {
 		all = append(all, day)
 	}
 	for _, p := range n.Plans {

@@ -39,7 +39,7 @@ func newService(t *testing.T, db *testenv.DB) *service {
 		s.sent[role] = newRecorder()
 	}
 	write, read := s.open(t, "api_write", s.sent["api_write"].trace), s.open(t, "api_read", s.sent["api_read"].trace)
-	retention, err := idempotency.Promise(t.Context(), write, idempotency.DefaultRetention)
+	retention, err := idempotency.ExtendRetention(t.Context(), write, idempotency.DefaultRetention)
 	if err != nil {
 		t.Fatal(err)
 	}
