@@ -13,6 +13,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/oncepay/oncepay/internal/config"
 	"github.com/oncepay/oncepay/internal/credentials"
 	"github.com/oncepay/oncepay/internal/httpapi"
@@ -78,6 +80,9 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 
 	processor := &payments.Processor{
 		DB: db.write, Retention: cfg.IdempotencyRetention, Render: httpapi.Render, OnClaim: metrics.Claimed,
+		OnHeld: func(account uuid.UUID) {
+			log.Warn("account is locked by another session; its payments wait", "account_id", account)
+		},
 	}
 	committing := newGroup(processor, cfg, metrics, log)
 	telemetry.WatchQueue(reg, committing.Waiting)
@@ -85,6 +90,7 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	watch := observer{metrics: metrics, log: log, plain: cfg.LogKeys == "plain"}
 	handler := httpapi.New(httpapi.Options{
 		Submit:      committing.Do,
+		Await:       processor.Await,
 		Write:       db.write,
 		Read:        db.read,
 		Credentials: credentials.NewVerifier(db.door, time.Now),

@@ -56,6 +56,7 @@ func start(t *testing.T, change func(*httpapi.Options)) *api {
 			}
 			return as[0], nil
 		},
+		Await:       processor.Await,
 		Write:       a.write,
 		Read:        a.read,
 		Credentials: credentials.NewVerifier(a.write, time.Now),

@@ -66,12 +66,15 @@ func (s *server) request(r *http.Request, x *exchange, route string, command pay
 	return request
 }
 
-// submit executes r or finds its answer. While another attempt is at work under the key it looks again and again for up to
+// submit executes r or finds its answer. While an account is locked by somebody else it waits, outside the tenant's share. While another attempt is at work under the key it looks again and again for up to
 // wait, outside any lock and with no transaction open in between.
 func (s *server) submit(ctx context.Context, r payments.Request, wait time.Duration) (idempotency.Answer, error) {
 	until, pause := time.Now().Add(wait), minPause
 	for {
 		answer, err := s.attempt(ctx, r)
+		if err == nil && answer.State == idempotency.Busy && s.Await != nil && s.Await(ctx, r) {
+			continue
+		}
 		if err != nil || answer.State != idempotency.InProgress {
 			return answer, err
 		}
@@ -150,6 +153,8 @@ func answered(h http.Header, a idempotency.Answer) (idempotency.Response, error)
 		return a.Response, refuse("request-in-progress", "Repeat the identical request with the same key to get its answer.").with("Retry-After", "1")
 	case idempotency.Mismatch:
 		return a.Response, refuse("idempotency-key-reused", "This key belongs to another request, which was answered. Nothing was done; send this one under a new key.")
+	case idempotency.Busy:
+		return a.Response, refuse("unavailable", "Nothing was done: an account is locked. Repeat the identical request later with the same key.").with("Retry-After", soon())
 	default: // Unreadable: while a deploy is under way; an instance of the newer version can tell
 		return a.Response, refuse("idempotency-key-unreadable", "Nothing was done. Repeat the identical request later with the same key.").with("Retry-After", soon())
 	}

@@ -20,6 +20,8 @@ import (
 type Options struct {
 	// Submit claims the key, executes, stores and commits. What it returned without an error may be sent.
 	Submit func(context.Context, payments.Request) (idempotency.Answer, error)
+	// Await waits until a request that was Busy may be submitted again, and reports whether it may; nil: never.
+	Await func(context.Context, payments.Request) bool
 	// Write finds the replays of requests beyond rate or share, on the primary. Submit is not asked for them.
 	Write idempotency.Beginner
 	// Read is for GET and for looking at keys, with the role api_read: row-level security stands behind every WHERE. A

@@ -59,6 +59,9 @@ const (
 	// Unreadable: the key was stored with a fingerprint of a version that the request has none of, so nobody can tell Replay from
 	// Mismatch. Answer 503; never do the work.
 	Unreadable
+	// Busy: the key is free and nothing was done, because what the work needs is locked by somebody else. Claim does not say so, but the caller
+	// may, of a request that was New: Store then leaves it out. Answer 503 with Retry-After.
+	Busy
 )
 
 // String returns the state as it stands in metrics and logs.
@@ -74,6 +77,8 @@ func (s State) String() string {
 		return "mismatch"
 	case Unreadable:
 		return "unreadable"
+	case Busy:
+		return "busy"
 	}
 	return "none"
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"sort"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -31,7 +32,7 @@ CROSS JOIN LATERAL (
 // other in memory, each on what the ones before left behind, and saves the result. One outcome per request, in order. A
 // refusal is an outcome; an error means that the transaction must be rolled back.
 //
-// It costs two round trips and at most six statements, whatever the length of rs.
+// It costs two round trips and at most eight statements, whatever the length of rs.
 func Execute(ctx context.Context, tx pgx.Tx, rs []Request) ([]Outcome, error) {
 	b, err := load(ctx, tx, rs)
 	if err != nil {
@@ -103,6 +104,19 @@ func (b *books) of(r Request, id uuid.UUID) *account {
 	return nil
 }
 
+// arraysOf returns the ids and their tenants as Postgres takes them.
+func arraysOf(accounts []accountKey) (ids, tenants [][16]byte) {
+	for _, a := range accounts {
+		ids, tenants = append(ids, a.id), append(tenants, a.tenant)
+	}
+	return ids, tenants
+}
+
+// notAfter returns how many of the accounts, which are sorted, do not come after id.
+func notAfter(accounts []accountKey, id uuid.UUID) int {
+	return sort.Search(len(accounts), func(i int) bool { return slices.Compare(accounts[i].id[:], id[:]) > 0 })
+}
+
 // load reads and locks everything that rs can touch, in one round trip.
 func load(ctx context.Context, tx pgx.Tx, rs []Request) (*books, error) {
 	b := &books{accounts: map[uuid.UUID]*account{}, systems: map[system]bool{}, touched: map[uuid.UUID]*account{}}
@@ -129,20 +143,24 @@ func load(ctx context.Context, tx pgx.Tx, rs []Request) (*books, error) {
 
 	var batch pgx.Batch
 	if len(wanted) > 0 {
-		ids, tenants := make([][16]byte, len(wanted)), make([][16]byte, len(wanted))
-		for i, w := range wanted {
-			ids[i], tenants[i] = w.id, w.tenant
-		}
+		ids, tenants := arraysOf(wanted)
+		batch.Queue(lockPatience)
 		batch.Queue(lockAccounts, ids, tenants).Query(func(rows pgx.Rows) error {
+			var last uuid.UUID
 			for rows.Next() {
 				a := &account{}
 				if err := rows.Scan((*[16]byte)(&a.ID), (*[16]byte)(&a.tenantID), (*string)(&a.Kind), &a.Currency, &a.BalanceMinor, &a.entryCount); err != nil {
 					return err
 				}
-				b.accounts[a.ID] = a
+				b.accounts[a.ID], last = a, a.ID
+			}
+			// A row is sent when it is locked, so the one that was waited for comes after the last one that was sent.
+			if err := rows.Err(); timedOut(err) {
+				return &blockedError{wanted[notAfter(wanted, last):], err}
 			}
 			return rows.Err()
 		})
+		batch.Queue(lockDefault)
 	}
 	if len(systemTenants) > 0 {
 		batch.Queue(findSystemAccounts, systemTenants, systemCurrencies).Query(func(rows pgx.Rows) error {

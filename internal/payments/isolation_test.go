@@ -45,8 +45,8 @@ func TestReplaysInABatchKeepTheirPlaces(t *testing.T) {
 	b.wantBalanced(t)
 }
 
-// lock holds the rows of accounts until the test ends.
-func (b *bank) lock(t *testing.T, accounts ...uuid.UUID) pgx.Tx {
+// lockRows holds the rows of accounts until the test ends.
+func (b *bank) lockRows(t *testing.T, accounts ...uuid.UUID) pgx.Tx {
 	t.Helper()
 	holder, err := b.owner.Begin(t.Context())
 	if err != nil {
@@ -71,7 +71,7 @@ func TestAccountsAreLockedInOneOrder(t *testing.T) {
 	for _, rs := range [][]payments.Request{
 		{b.pay(low, high, 1)}, {b.pay(high, low, 1)}, {b.pay(high, low, 1), b.pay(low, high, 1)},
 	} {
-		holder, paid := b.lock(t, low), make(chan error, 1)
+		holder, paid := b.lockRows(t, low), make(chan error, 1)
 		go func() {
 			_, err := b.Process(soon(t), rs)
 			paid <- err
@@ -102,7 +102,7 @@ func TestAForeignAccountIsNotLocked(t *testing.T) {
 	b := newBank(t, nil)
 	stranger := &bank{Processor: b.Processor, owner: b.owner, tenant: uuid.New(), client: b.client}
 	theirs, mine := b.customer(t, 100), stranger.open(t, payments.Customer, "USD")
-	b.lock(t, theirs)
+	b.lockRows(t, theirs)
 
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()

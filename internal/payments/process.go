@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/oncepay/oncepay/internal/idempotency"
@@ -17,30 +18,44 @@ type Processor struct {
 	Retention time.Duration                      // how long an answer is promised to be kept
 	Render    func(Outcome) idempotency.Response // makes the bytes that are stored and sent, before COMMIT
 	OnClaim   func(time.Duration)                // told how long each claim took; nil is fine
+	OnHeld    func(account uuid.UUID)            // told of each account that somebody else keeps locked; nil is fine
+
+	held held
 }
 
 // Process answers rs in one transaction and commits it: one answer per request, in order. What it returned may be sent.
-// An error means that nothing was done, but for idempotency.ErrOutcomeUnknown.
+// An error means that nothing was done, but for idempotency.ErrOutcomeUnknown. A request is Busy when somebody else keeps one of
+// its accounts locked: see Await.
 func (p *Processor) Process(ctx context.Context, rs []Request) ([]idempotency.Answer, error) {
-	attempt := func(ctx context.Context, tx pgx.Tx) ([]idempotency.Answer, error) { return p.process(ctx, tx, rs) }
+	for dayMade := false; ; {
+		answers, err := idempotency.Settle(ctx, p.DB, func(ctx context.Context, tx pgx.Tx) ([]idempotency.Answer, error) {
+			return p.process(ctx, tx, rs)
+		})
 
-	answers, err := idempotency.Settle(ctx, p.DB, attempt)
-	if missingDay(err) {
-		// In transactions of their own: the one that failed is rolled back and holds no lock.
-		if _, err := idempotency.MakePartitions(ctx, p.DB); err != nil {
+		// Below nothing was done: the transaction is rolled back and holds no lock.
+		var blocked *blockedError
+		switch {
+		case err == nil, errors.Is(err, idempotency.ErrOutcomeUnknown):
+			return answers, err
+		case !dayMade && (idempotency.MissingDay(err) || outbox.MissingDay(err)):
+			dayMade = true
+			err = p.makeDay(ctx)
+		case errors.As(err, &blocked): // once more, without those who need that account
+			err = p.hold(ctx, blocked)
+		}
+		if err != nil {
 			return nil, err
 		}
-		if _, err := outbox.MakePartitions(ctx, p.DB); err != nil {
-			return nil, err
-		}
-		answers, err = idempotency.Settle(ctx, p.DB, attempt)
 	}
-	return answers, err
 }
 
-// missingDay reports whether nothing was done because a table has no partition for today.
-func missingDay(err error) bool {
-	return idempotency.MissingDay(err) || outbox.MissingDay(err) && !errors.Is(err, idempotency.ErrOutcomeUnknown)
+// makeDay makes today's partitions, each table's in a transaction of its own.
+func (p *Processor) makeDay(ctx context.Context) error {
+	if _, err := idempotency.MakePartitions(ctx, p.DB); err != nil {
+		return err
+	}
+	_, err := outbox.MakePartitions(ctx, p.DB)
+	return err
 }
 
 // process is the heart: one transaction claims the keys, writes the payments and their events and stores the responses.
@@ -52,6 +67,7 @@ func (p *Processor) process(ctx context.Context, tx pgx.Tx, rs []Request) ([]ide
 		return nil, err
 	}
 	fresh, places := onlyNew(rs, answers)
+	fresh, places = p.setApart(fresh, places, answers)
 	if len(fresh) == 0 {
 		return answers, nil
 	}

@@ -177,8 +177,8 @@ func TestTheNumberOfStatementsDoesNotDependOnTheLengthOfTheBatch(t *testing.T) {
 			t.Errorf("%d statements to begin", begun-before)
 		}
 	}
-	// Two to load, four to save; with begin, three to claim, the events, the responses and commit.
-	if counts[0] > 6 || counts[1] > 13 || counts[0] != counts[2] || counts[1] != counts[3] {
+	// Four to load, four to save; with begin, three to claim, the events, the responses and commit.
+	if counts[0] > 8 || counts[1] > 15 || counts[0] != counts[2] || counts[1] != counts[3] {
 		t.Errorf("Execute and Process of 4 and 400 requests: %d statements", counts)
 	}
 }

@@ -25,7 +25,7 @@ func NewAPI(reg prometheus.Registerer) *API {
 	m := &API{
 		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "idempotency_requests_total",
-			Help: "Requests with an Idempotency-Key by outcome: new (executed), replay (the stored answer), mismatch (422, key used for another request), in_progress (409, its first attempt still runs), invalid (400, key missing or malformed), unreadable (503, stored by a newer version).",
+			Help: "Requests with an Idempotency-Key by outcome: new (executed), replay (the stored answer), mismatch (422, key used for another request), in_progress (409, its first attempt still runs), invalid (400, key missing or malformed), unreadable (503, stored by a newer version), busy (503, an account is locked by another session).",
 		}, []string{"outcome"}),
 		claims: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name:    "idempotency_claim_seconds",

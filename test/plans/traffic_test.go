@@ -123,6 +123,8 @@ func (c caller) use(t *testing.T, account uuid.UUID) {
 	}
 	c.process(t, systems...)
 
+	c.lockedAccount(t, payment(customers[0], customers[1]))
+
 	key := uuid.NewString()
 	order := fmt.Sprintf(`{"amount_minor":1,"currency":"USD","source_account":%q,"destination_account":%q}`, account, customers[1])
 	c.post(t, "/api/v1/accounts", `{"currency":"USD"}`, uuid.NewString())
@@ -154,18 +156,47 @@ func payment(from, to uuid.UUID) payments.Command {
 	return payments.CreatePayment{AmountMinor: 100, Currency: "USD", SourceAccount: from, DestinationAccount: to, MayFund: true}
 }
 
+// lockedAccount sends a payment whose source somebody else keeps locked, and waits until it is free.
+func (c caller) lockedAccount(t *testing.T, command payments.Command) {
+	t.Helper()
+	tx, err := c.db.Pool(t, "").Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), `SELECT FROM accounts WHERE id = $1 FOR UPDATE`, command.(payments.CreatePayment).SourceAccount); err != nil {
+		t.Fatal(err)
+	}
+
+	r := c.request(command)
+	as, err := c.processor.Process(t.Context(), []payments.Request{r})
+	if err != nil || as[0].State != idempotency.Busy {
+		t.Fatalf("answered %v, %v", as, err)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if !c.processor.Await(t.Context(), r) {
+		t.Fatal("the account counts as held")
+	}
+}
+
+func (c caller) request(command payments.Command) payments.Request {
+	return payments.Request{
+		Request: idempotency.Request{
+			TenantID: c.tenant, ClientID: c.client, Key: uuid.NewString(), RequestID: uuid.NewString(),
+			Fingerprint: idempotency.NewFingerprint(c.tenant, "POST", "/x", nil, fmt.Append(nil, command)),
+		},
+		Method: "POST", Route: "/x", Command: command,
+	}
+}
+
 // process sends commands as one batch, and once more, and returns the ids of what they made.
 func (c caller) process(t *testing.T, commands ...payments.Command) (ids []uuid.UUID) {
 	t.Helper()
 	var rs []payments.Request
 	for _, command := range commands {
-		rs = append(rs, payments.Request{
-			Request: idempotency.Request{
-				TenantID: c.tenant, ClientID: c.client, Key: uuid.NewString(), RequestID: uuid.NewString(),
-				Fingerprint: idempotency.NewFingerprint(c.tenant, "POST", "/x", nil, fmt.Append(nil, command)),
-			},
-			Method: "POST", Route: "/x", Command: command,
-		})
+		rs = append(rs, c.request(command))
 	}
 	for _, want := range []idempotency.State{idempotency.New, idempotency.Replay} {
 		as, err := c.processor.Process(t.Context(), rs)
