@@ -30,7 +30,7 @@ var relay = program.Program{
 	Example: "DATABASE_URL=postgres://relay:secret@localhost:5432/oncepay KAFKA_BROKERS=localhost:9092 relay",
 	Run:     run,
 	Commands: map[string]program.Command{
-		"dead-letters": {About: "lists the events that Kafka refused, and decides on them: see relay dead-letters -h", Run: deadLetters},
+		"dead-letters": {About: "lists the events that Kafka refused, and decides on them: see relay dead-letters -h", Run: deadLetters.Run},
 	},
 	Probe: func(getenv func(string) string) (string, error) {
 		cfg, err := config.LoadRelay(getenv)
