@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -12,7 +13,7 @@ import (
 // Event is something that happened to an aggregate, as it is written in the transaction that made it happen.
 type Event struct {
 	ID               uuid.UUID         // what consumers deduplicate by; UUIDv7 keeps their index small
-	AggregateType    string            // topic name without its prefix
+	AggregateType    string            // topic name without its prefix; not relay-progress, which is the relay's own
 	AggregateID      string            // record key: events of one aggregate keep their order
 	AggregateVersion int64             // 1, 2, 3 … for each aggregate
 	Type             string            // ce_type, such as payment.completed
@@ -54,6 +55,9 @@ func Append(ctx context.Context, tx pgx.Tx, es []Event) error {
 	for i, e := range es {
 		if e.ID == uuid.Nil {
 			return fmt.Errorf("append events to outbox: event %d of type %s has no id, and consumers would take it for another", i, e.Type)
+		}
+		if strings.HasPrefix(e.AggregateType, progressTopics) {
+			return fmt.Errorf("append events to outbox: event %s is of aggregate type %s, and that topic is the relay's own", e.ID, e.AggregateType)
 		}
 		if n := bytesOf(&e); n > MaxEvent {
 			return fmt.Errorf("append events to outbox: event %s of type %s has %d bytes, its headers included, and %d are allowed", e.ID, e.Type, n, MaxEvent)

@@ -54,3 +54,14 @@ func TestAnEventWithoutAnIDIsRefused(t *testing.T) {
 		t.Errorf("%d events were written", n)
 	}
 }
+
+func TestAppendRefusesTheRelaysOwnTopic(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	es := events(2)
+	es[1].AggregateType = "relay-progress.main"
+	err := pgx.BeginFunc(t.Context(), d.owner, func(tx pgx.Tx) error { return outbox.Append(t.Context(), tx, es) })
+	if err == nil || !strings.Contains(err.Error(), es[1].ID.String()+" is of aggregate type relay-progress.main") {
+		t.Errorf("append: %v", err)
+	}
+}
