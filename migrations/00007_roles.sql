@@ -55,6 +55,10 @@ GRANT EXECUTE ON FUNCTION idempotency_keys_make_partitions, idempotency_keys_dro
 
 -- consumer: another team's service. It sees its own tables only.
 GRANT SELECT, INSERT ON inbox_events TO consumer;
+GRANT SELECT, INSERT, UPDATE ON inbox_dead_letters TO consumer;
+GRANT SELECT, INSERT, UPDATE, DELETE ON inbox_sequences TO consumer;
+GRANT SELECT ON inbox_horizon TO consumer;
+GRANT EXECUTE ON FUNCTION inbox_events_make_partitions, inbox_events_drop_partitions TO consumer;
 GRANT SELECT, INSERT, UPDATE ON statements TO consumer;
 
 -- Every program compares the schema's version with its own when it starts.

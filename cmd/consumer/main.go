@@ -35,6 +35,9 @@ var consumer = program.Program{
 	Usage:   config.Usage("consumer"),
 	Example: "DATABASE_URL=postgres://consumer:secret@localhost:5432/oncepay KAFKA_BROKERS=localhost:9092 consumer",
 	Run:     run,
+	Commands: map[string]program.Command{
+		"dead-letters": {About: "lists the events that cannot be processed, and decides on them: see consumer dead-letters -h", Run: deadLetters.Run},
+	},
 	Probe: func(getenv func(string) string) (string, error) {
 		cfg, err := config.LoadConsumer(getenv)
 		return cfg.AdminAddr, err
@@ -79,8 +82,8 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	telemetry.WatchPool(reg, "consumer", pool.Stat)
 
 	c := &inbox.Consumer{
-		DB: pool, Kafka: kafka, Name: statements.Consumer, Handle: statements.Handle, Log: log,
-		OnEvent: metrics.Event, OnLag: metrics.Lag, Trace: span,
+		DB: pool, Kafka: kafka, Name: statements.Consumer, Handle: statements.Handle, Log: log, Retention: cfg.InboxRetention,
+		OnEvent: metrics.Event, OnLag: metrics.Lag, OnLetters: metrics.Letters, OnGap: metrics.Gap, OnHorizon: metrics.Horizon, Trace: span,
 	}
 	admin, err := telemetry.ListenAdmin(cfg.AdminAddr, reg, func(ctx context.Context) error {
 		if err := pool.Ping(ctx); err != nil {

@@ -153,6 +153,7 @@ func TestPaymentsOnTheTopicComeIntoTheStatementsUntilItIsStopped(t *testing.T) {
 	headers := []kgo.RecordHeader{
 		{Key: "ce_specversion", Value: []byte("1.0")}, {Key: "ce_id", Value: []byte(uuid.NewString())}, {Key: "ce_source", Value: []byte("/oncepay")},
 		{Key: "ce_type", Value: []byte("payment.completed")}, {Key: "ce_subject", Value: []byte(payment.String())},
+		{Key: "ce_time", Value: []byte(time.Now().UTC().Format(time.RFC3339Nano))},
 		{Key: "traceparent", Value: []byte("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")},
 	}
 	value := fmt.Sprintf(`{"id":%q,"status":"completed","amount_minor":2500,"currency":"USD","source_account":%q,"destination_account":%q,"processed_at":"2026-03-01T10:00:00Z"}`,

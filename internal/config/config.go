@@ -66,7 +66,8 @@ type Relay struct {
 type Consumer struct {
 	DatabaseURL string `env:"DATABASE_URL" check:"postgres" example:"postgres://consumer:secret@localhost:5432/oncepay" help:"Postgres, as a login with the role consumer"`
 	Kafka
-	Group string `env:"CONSUMER_GROUP" default:"statements" help:"Kafka consumer group; its instances share the partitions"`
+	Group          string        `env:"CONSUMER_GROUP" default:"statements" help:"Kafka consumer group; its instances share the partitions"`
+	InboxRetention time.Duration `env:"INBOX_RETENTION" default:"720h" min:"24h" help:"for how long events are known, so that none takes effect twice; a day longer than retention.ms and segment.ms of the topics together, or the inbox is not trimmed"`
 
 	AdminAddr string `env:"ADMIN_ADDR" default:"127.0.0.1:9092" check:"listen" help:"where metrics, pprof, /livez and /readyz are served; keep it private"`
 	Log

@@ -56,7 +56,7 @@ func TestEverythingButTheRequiredHasADefault(t *testing.T) {
 	}
 	wantConsumer := config.Consumer{
 		DatabaseURL: url, Kafka: config.Kafka{Brokers: []string{"[::1]:9092"}, TopicPrefix: "oncepay.", TLS: "off"},
-		Group: "statements", AdminAddr: "127.0.0.1:9092", Log: config.Log{LogLevel: slog.LevelInfo, LogFormat: "json"},
+		Group: "statements", InboxRetention: 30 * 24 * time.Hour, AdminAddr: "127.0.0.1:9092", Log: config.Log{LogLevel: slog.LevelInfo, LogFormat: "json"},
 	}
 	if diff := cmp.Diff(wantConsumer, consumer); diff != "" {
 		t.Errorf("consumer (-want +got):\n%s", diff)

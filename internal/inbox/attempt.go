@@ -12,43 +12,145 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// attempt does events in one transaction: all of them or none. Those that were done before are skipped.
-func (s *session) attempt(ctx context.Context, events []Event) (err error) {
+// errNoTime says that an event has no ce_time.
+var errNoTime = fmt.Errorf("%w: it has no ce_time", ErrForgotten)
+
+// attempt does messages of one partition in one transaction: all of them or none. Those that were done before are skipped,
+// those of parked aggregates are parked as well.
+func (c *Consumer) attempt(ctx context.Context, ms []message) (err error) {
+	if len(ms) == 0 {
+		return nil
+	}
+	if ms[0].err != nil { // it is alone
+		return fmt.Errorf("read event: %w", ms[0].err)
+	}
 	start := time.Now()
 	handling := ctx
-	for _, e := range events {
-		spanned, end := s.Trace(ctx, e)
+	for _, m := range ms {
+		spanned, end := c.Trace(ctx, m.event)
 		defer func() { end(err) }()
-		if len(events) == 1 {
+		if len(ms) == 1 {
 			handling = spanned
 		}
 	}
-	fresh, err := s.transact(handling, events)
-	for n := 1; lostRace(err) && n < maxRaces; n++ {
-		fresh, err = s.transact(handling, events)
+
+	var outcomes []string
+	var gaps []gap
+	do := func(ctx context.Context, tx pgx.Tx) (err error) {
+		outcomes, gaps, err = c.take(ctx, tx, ms)
+		return err
+	}
+	err = c.race(handling, do)
+	if errors.Is(err, ErrNoDay) {
+		if err = c.makeDays(ctx, ms); err == nil {
+			err = c.race(handling, do)
+		}
 	}
 	if err != nil {
 		return err
 	}
+
 	took := time.Since(start)
-	for i := range events {
-		if i < fresh {
-			s.OnEvent(Processed, took)
-		} else {
-			s.OnEvent(Duplicate, took)
-		}
+	for _, outcome := range outcomes {
+		c.OnEvent(outcome, took)
 	}
+	c.tellGaps(ctx, gaps)
 	return nil
 }
 
-// transact returns how many of the events took effect now.
-func (s *session) transact(ctx context.Context, events []Event) (fresh int, err error) {
+// take does messages in a transaction, and returns what happened to each.
+func (c *Consumer) take(ctx context.Context, tx pgx.Tx, ms []message) (outcomes []string, gaps []gap, err error) {
+	ids, keys := make([]uuid.UUID, len(ms)), make([][]byte, len(ms))
+	for i, m := range ms {
+		ids[i], keys[i] = m.event.ID, filled(m.event.Key)
+	}
+	found, err := c.standings(ctx, tx, ms[0].event.Topic, ids, keys)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	var behind []letter
+	var candidates []Event
+	var times []time.Time
+	ids = ids[:0]
+	for i, m := range ms {
+		switch found[i] {
+		case waiting:
+			behind = append(behind, m.letter("", 0))
+			outcomes = append(outcomes, Parked)
+		case stored:
+			outcomes = append(outcomes, Duplicate)
+		case free:
+			if m.event.Time.IsZero() {
+				return nil, nil, errNoTime
+			}
+			candidates, ids, times = append(candidates, m.event), append(ids, m.event.ID), append(times, m.event.Time)
+		}
+	}
+
+	var news []Event
+	if len(candidates) > 0 {
+		first, err := OnceEach(ctx, tx, c.Name, ids, times)
+		if err != nil {
+			return nil, nil, err
+		}
+		for i, e := range candidates {
+			if first[i] {
+				news = append(news, e)
+				outcomes = append(outcomes, Processed)
+			} else {
+				outcomes = append(outcomes, Duplicate)
+			}
+		}
+	}
+	if len(news) > 0 {
+		if err := c.handle(ctx, tx, news); err != nil {
+			return nil, nil, fmt.Errorf("handle: %w", err)
+		}
+		if gaps, err = c.moveSequences(ctx, tx, news); err != nil {
+			return nil, nil, err
+		}
+	}
+	if len(behind) > 0 {
+		err = c.store(ctx, tx, behind)
+	}
+	return outcomes, gaps, err
+}
+
+// makeDays makes the partitions that the inbox lacks for messages.
+func (c *Consumer) makeDays(ctx context.Context, ms []message) error {
+	var times []time.Time
+	for _, m := range ms {
+		if !m.event.Time.IsZero() {
+			times = append(times, m.event.Time)
+		}
+	}
+	err := MakeDays(ctx, c.DB, times...)
+	var pg *pgconn.PgError
+	if err == nil || errors.Is(err, ErrForgotten) {
+		return err
+	}
+	return classify(err, !errors.As(err, &pg))
+}
+
+// race runs a transaction, and again when another one was in its way.
+func (c *Consumer) race(ctx context.Context, do func(context.Context, pgx.Tx) error) error {
+	err := c.transact(ctx, do)
+	for n := 1; lostRace(err) && n < maxRaces; n++ {
+		err = c.transact(ctx, do)
+	}
+	return err
+}
+
+// transact runs do in a transaction.
+func (c *Consumer) transact(ctx context.Context, do func(context.Context, pgx.Tx) error) error {
 	beginning, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
-	tx, err := s.DB.BeginTx(beginning, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	tx, err := c.DB.BeginTx(beginning, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
-		return 0, &outageError{fmt.Errorf("begin: %w", err)}
+		return &outageError{fmt.Errorf("begin: %w", err)}
 	}
+
 	// What is in hand is settled, although ctx ends.
 	ctx, cancel = context.WithTimeout(context.WithoutCancel(ctx), attemptTimeout)
 	defer cancel()
@@ -60,43 +162,32 @@ func (s *session) transact(ctx context.Context, events []Event) (fresh int, err 
 			_ = tx.Rollback(ctx) // the connection is closed when it fails, which rolls back as well
 		}
 	}()
-	ids := make([]uuid.UUID, len(events))
-	for i, e := range events {
-		ids[i] = e.ID
+	switch err := do(ctx, tx); {
+	case err != nil && ctx.Err() != nil:
+		// It began, and did not end in time. Were it the database, the next one would not begin.
+		return fmt.Errorf("it took longer than %s: %w", attemptTimeout, err)
+	case err != nil:
+		return classify(err, tx.Conn().IsClosed())
 	}
-	first, err := OnceEach(ctx, tx, s.Name, ids)
-	if err != nil {
-		return 0, classify(err, tx.Conn().IsClosed())
-	}
-	var news []Event
-	for i, e := range events {
-		if first[i] {
-			news = append(news, e)
-		}
-	}
-	if len(news) > 0 {
-		if err := s.handle(ctx, tx, news); err != nil {
-			return 0, classify(fmt.Errorf("handle: %w", err), tx.Conn().IsClosed())
-		}
-	}
+
 	// Crash point: everything is written, nothing committed. It never happened.
 	if err := tx.Commit(ctx); err != nil {
 		var pg *pgconn.PgError
-		return 0, classify(fmt.Errorf("commit: %w", err), !errors.As(err, &pg)) // no answer: if it was done, the inbox knows
+		return classify(fmt.Errorf("commit: %w", err), !errors.As(err, &pg)) // no answer: if it was done, the inbox knows
 	}
 	committed = true
-	return len(news), nil
+	return nil
 }
 
 // handle calls the handler. One that panics fails like one that returns an error: the others are not to suffer for it.
-func (s *session) handle(ctx context.Context, tx pgx.Tx, events []Event) (err error) {
+func (c *Consumer) handle(ctx context.Context, tx pgx.Tx, events []Event) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			s.Log.ErrorContext(ctx, "handler panicked", "panic", v, "stack", string(debug.Stack()))
+			c.Log.ErrorContext(ctx, "handler panicked", "panic", v, "stack", string(debug.Stack()))
 			err = fmt.Errorf("panic: %v", v)
 		}
 	}()
-	return s.Handle(ctx, tx, events)
+	return c.Handle(ctx, tx, events)
 }
 
 // maxRaces is how often a transaction is tried that lost a race before its events are blamed.
@@ -117,12 +208,12 @@ func (e *outageError) Unwrap() error { return e.err }
 // classify tells an outage from what is wrong with an event. lost: the connection is.
 func classify(err error, lost bool) error {
 	var pg *pgconn.PgError
-	if errors.As(err, &pg) && !lost {
+	if errors.As(err, &pg) {
 		switch class := pg.Code[:min(2, len(pg.Code))]; {
-		case class == "08", class == "53", class == "58": // connection, resources, system
+		case pg.Code == "57014", pg.Code == "25P03", pg.Code == "25P04":
+			lost = false // a statement or a transaction that takes too long is the event's, although the last two cost the connection
+		case class == "08", class == "53", class == "57", class == "58": // connection, resources, shutdown or recovery, system
 			lost = true
-		case class == "57": // shutdown, recovery; but a statement that takes too long is the event's
-			lost = pg.Code != "57014"
 		case pg.Code == "25006": // a primary that was demoted
 			lost = true
 		}

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,8 +20,9 @@ type Event struct {
 	Type     string    // such as payment.completed
 	Source   string
 	Subject  string    // the aggregate it is about; may be empty
-	Time     time.Time // zero: not given
+	Time     time.Time // when it happened, the same on every delivery: the inbox knows it by its day. Zero: not given
 	Sequence int64     // the aggregate's version; zero: not given
+	Key      []byte    // the record's: events of one topic and key are of one aggregate; empty: of none
 	Payload  []byte
 	Headers  map[string]string // those that are no attributes: content-type, traceparent …
 
@@ -40,6 +42,7 @@ const (
 	Processed = "processed" // it took effect
 	Duplicate = "duplicate" // it had taken effect before
 	Failed    = "failed"    // it will be tried again, and its partition waits
+	Parked    = "parked"    // it is a dead letter, or waits behind one
 )
 
 // Consumer lets each event on its topics take effect once. Set the fields, then call Run, once.
@@ -51,13 +54,29 @@ type Consumer struct {
 	Name string
 	// Handle writes the effect of events, one or more, all of one partition, in order and each for the first time, with tx
 	// and with nothing else. It skips what it does not care for by doing nothing, and refuses what it does not understand
-	// by an error: then nothing of them took effect. It is called again with fewer, to find out which one it is.
+	// by an error: then nothing of them took effect. It is called again with fewer, to find out which one it is. Calls
+	// overlap: dead letters are processed beside what arrives.
 	Handle func(ctx context.Context, tx pgx.Tx, events []Event) error
 	Log    *slog.Logger // nil: slog.Default()
 
+	// How often, and over how long, an event is tried before it becomes a dead letter; its partition waits meanwhile.
+	// Default: 5 times within about 30 s, which outlives a deadlock, a lock that is held or a deploy in progress. Outages of
+	// the database are no tries.
+	Tries  int
+	TryFor time.Duration
+	// How many dead letters may wait for a decision; default 20. A handler that fails every event stops its partitions then
+	// and parks nothing more: that many different faults are one fault of the program.
+	MaxDeadLetters int
+	// For how long the inbox knows an event, by the event's own time; default 30 days. It must be longer than the topics may
+	// keep a record: while it is not, nothing is dropped, and OnHorizon and the log say so.
+	Retention time.Duration
+
 	// Told what happens, for metrics; nil is fine.
-	OnEvent func(outcome string, took time.Duration) // for each event, with the time that its transaction took
-	OnLag   func(events int64)                       // those on the assigned partitions that are not done yet, every 2 s
+	OnEvent   func(outcome string, took time.Duration) // for each event, with the time that its transaction took
+	OnLag     func(events int64)                       // those on the assigned partitions that are not done yet, every 2 s
+	OnLetters func(undecided, aggregates int64)        // dead letters that wait for a decision, and parked aggregates, every second
+	OnGap     func(kind string)                        // for each event that is out of sequence
+	OnHorizon func(err error)                          // every 10 minutes; not nil: why no day of the inbox is dropped
 	// Trace starts a span for an event, from what its headers say, and returns how to end it. The context is the handler's
 	// when the event is alone in its transaction. Nil is fine.
 	Trace func(context.Context, Event) (context.Context, func(error))
@@ -73,7 +92,7 @@ const (
 	watchEvery     = 2 * time.Second        // lag, and whether the broker is there
 	firstBackoff   = 100 * time.Millisecond // doubled each time
 	outageBackoff  = 5 * time.Second        // the longest that a database that is back waits for us
-	failureBackoff = 30 * time.Second       // the longest that an event waits that is waited for by its whole partition
+	failureBackoff = 30 * time.Second       // how long a partition waits that must not park any more
 	commitBackoff  = time.Second
 	fetchBackoff   = time.Second
 )
@@ -89,6 +108,8 @@ func (c *Consumer) Run(ctx context.Context) error {
 	}
 	var watch sync.WaitGroup
 	watch.Go(func() { c.watch(ctx, m) })
+	watch.Go(func() { c.releaseLetters(ctx) })
+	watch.Go(func() { c.upkeep(ctx, m) })
 
 	s := &session{Consumer: c, member: m, work: map[partition]*backlog{}, done: map[partition]int64{}}
 	var wake time.Time
@@ -123,6 +144,19 @@ func (c *Consumer) Ready(context.Context) error {
 func (c *Consumer) setDefaults() {
 	if c.Log == nil {
 		c.Log = slog.Default()
+	}
+	c.Tries = cmp.Or(c.Tries, 5)
+	c.TryFor = cmp.Or(c.TryFor, 30*time.Second)
+	c.MaxDeadLetters = cmp.Or(c.MaxDeadLetters, 20)
+	c.Retention = cmp.Or(c.Retention, DefaultRetention)
+	if c.OnLetters == nil {
+		c.OnLetters = func(int64, int64) {}
+	}
+	if c.OnGap == nil {
+		c.OnGap = func(string) {}
+	}
+	if c.OnHorizon == nil {
+		c.OnHorizon = func(error) {}
 	}
 	if c.OnEvent == nil {
 		c.OnEvent = func(string, time.Duration) {}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
@@ -13,29 +14,12 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-// Each delivery is a batch of its own.
-func TestADuplicateDeliveredAloneHasNoEffect(t *testing.T) {
-	t.Parallel()
-	b, id := newBench(t, testenv.Brokers(t), 1), uuid.New()
-	b.start(t, b.consumer(t))
-	for n := range 3 {
-		b.produce(t, b.event(0, id, "a"))
-		testenv.Eventually(t, waitLimit, func() error {
-			return want(nil, n+1, b.outcome(inbox.Processed)+b.outcome(inbox.Duplicate))
-		})
-	}
-	b.effects(t, 1)
-	if n := b.outcome(inbox.Duplicate); n != 2 {
-		t.Errorf("%d duplicates, want 2", n)
-	}
-}
-
 func TestSharedEventsAreNotedInOneOrder(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Database(t).Pool(t, "consumer")
 	ids := []uuid.UUID{uuid.New(), uuid.New()}
 	slices.SortFunc(ids, func(x, y uuid.UUID) int { return bytes.Compare(x[:], y[:]) })
-	low, high := ids[0], ids[1]
+	low, high, today := ids[0], ids[1], time.Now()
 
 	note := func(ctx context.Context, events ...uuid.UUID) (first []bool, err error) {
 		tx, err := pool.Begin(ctx)
@@ -46,7 +30,7 @@ func TestSharedEventsAreNotedInOneOrder(t *testing.T) {
 		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '2s'`); err != nil {
 			return nil, err
 		}
-		return inbox.OnceEach(ctx, tx, "test", events)
+		return inbox.OnceEach(ctx, tx, "test", events, slices.Repeat([]time.Time{today}, len(events)))
 	}
 
 	holder, err := pool.Begin(t.Context())
@@ -54,7 +38,7 @@ func TestSharedEventsAreNotedInOneOrder(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer holder.Rollback(t.Context())
-	if _, err := inbox.Once(t.Context(), holder, "test", low); err != nil {
+	if _, err := inbox.Once(t.Context(), holder, "test", low, today); err != nil {
 		t.Fatal(err)
 	}
 	waiter := make(chan error, 1)

@@ -65,8 +65,9 @@ type partition struct {
 // message is a record as the consumer sees it.
 type message struct {
 	event  Event
-	err    error // why it is no event; event has its topic, partition and offset all the same
-	marker bool  // the end of a producer's transaction: no event, but it has an offset
+	err    error       // why it is no event; event has its topic, partition, offset, key and payload all the same
+	marker bool        // the end of a producer's transaction: no event, but it has an offset
+	record *kgo.Record // as received, to keep it if it cannot be processed
 }
 
 // member is one member of the group. Its methods are for one goroutine, but for lag.
@@ -241,8 +242,8 @@ func (m *member) leave(ctx context.Context) error {
 
 func newMessage(r *kgo.Record) message {
 	e, err := readEvent(r)
-	e.Topic, e.Partition, e.Offset = r.Topic, r.Partition, r.Offset
-	return message{event: e, err: err, marker: r.Attrs.IsControl()}
+	e.Topic, e.Partition, e.Offset, e.Key = r.Topic, r.Partition, r.Offset, r.Key
+	return message{event: e, err: err, marker: r.Attrs.IsControl(), record: r}
 }
 
 // readEvent reads a CloudEvent in binary mode: attributes in headers, data in the value.

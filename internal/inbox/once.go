@@ -2,19 +2,31 @@ package inbox
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Once notes in the caller's transaction that consumer has received the event. first: the effect is the caller's to write, in
-// this transaction. Not first: it has happened, and there is nothing to do.
+var (
+	// ErrNoDay says that the inbox has no partition for the day of an event: roll back, call MakeDays, and begin again.
+	ErrNoDay = errors.New("the inbox has no partition for the day of an event")
+	// ErrForgotten says that the inbox cannot know whether an event has taken effect: its day is before the horizon, or it
+	// is more than a day ahead of the database's clock. Do not process it, and do not pass it over: ask a person.
+	ErrForgotten = errors.New("the inbox does not cover the day of an event")
+)
+
+// Once notes in the caller's transaction that consumer has received the event. at is the event's own time (ce_time), the
+// same on every delivery. first: the effect is the caller's to write, in this transaction. Not first: it has happened, and
+// there is nothing to do.
 //
 // The insert comes before the effect, never after it: of two that handle one event at the same time, the second waits
 // here until the first has committed (and is not first then) or rolled back (and is).
-func Once(ctx context.Context, tx pgx.Tx, consumer string, event uuid.UUID) (first bool, err error) {
-	firsts, err := OnceEach(ctx, tx, consumer, []uuid.UUID{event})
+func Once(ctx context.Context, tx pgx.Tx, consumer string, event uuid.UUID, at time.Time) (first bool, err error) {
+	firsts, err := OnceEach(ctx, tx, consumer, []uuid.UUID{event}, []time.Time{at})
 	if err != nil {
 		return false, err
 	}
@@ -23,21 +35,31 @@ func Once(ctx context.Context, tx pgx.Tx, consumer string, event uuid.UUID) (fir
 
 // Sorted, so that two that share some of their events do not deadlock. An id that is twice in the array is inserted once.
 const insertEach = `
-INSERT INTO inbox_events (consumer, event_id)
-SELECT $1, t.event_id FROM unnest($2::uuid[]) t(event_id) ORDER BY t.event_id
-ON CONFLICT (consumer, event_id) DO NOTHING
+INSERT INTO inbox_events (consumer, event_id, event_day)
+SELECT $1, t.event_id, t.event_day FROM unnest($2::uuid[], $3::date[]) t(event_id, event_day) ORDER BY t.event_id
+ON CONFLICT (consumer, event_id, event_day) DO NOTHING
 RETURNING event_id`
 
 // OnceEach is Once for many events, in one statement. Of an event that is in the slice twice only the first is first.
-func OnceEach(ctx context.Context, tx pgx.Tx, consumer string, events []uuid.UUID) (first []bool, err error) {
-	rows, err := tx.Query(ctx, insertEach, consumer, events)
+func OnceEach(ctx context.Context, tx pgx.Tx, consumer string, events []uuid.UUID, at []time.Time) (first []bool, err error) {
+	ids := make([][16]byte, len(events))
+	for i, id := range events {
+		ids[i] = id
+	}
+
+	rows, err := tx.Query(ctx, insertEach, consumer, ids, days(at))
 	if err != nil {
 		return nil, fmt.Errorf("note events in inbox: %w", err)
 	}
 	inserted, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
-	if err != nil {
+	var pg *pgconn.PgError
+	switch {
+	case errors.As(err, &pg) && pg.Code == "23514" && pg.ConstraintName == "": // the table has no other check
+		return nil, fmt.Errorf("note events in inbox: %w", ErrNoDay)
+	case err != nil:
 		return nil, fmt.Errorf("note events in inbox: %w", err)
 	}
+
 	isNew := make(map[uuid.UUID]bool, len(inserted))
 	for _, id := range inserted {
 		isNew[id] = true
@@ -48,4 +70,33 @@ func OnceEach(ctx context.Context, tx pgx.Tx, consumer string, events []uuid.UUI
 		delete(isNew, id)
 	}
 	return first, nil
+}
+
+const makeDays = `SELECT inbox_events_make_partitions($1::date[])`
+
+// MakeDays makes the partitions for events of these times, in a transaction of its own. It returns ErrForgotten if the inbox
+// does not cover one of them; the others have been made.
+func MakeDays(ctx context.Context, db Beginner, at ...time.Time) error {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	var refused []time.Time
+	err := pgx.BeginTxFunc(ctx, db, pgx.TxOptions{}, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, makeDays, days(at)).Scan(&refused)
+	})
+	switch {
+	case err != nil:
+		return fmt.Errorf("make inbox partitions: %w", err)
+	case len(refused) > 0:
+		return fmt.Errorf("%w: %s", ErrForgotten, refused[0].Format(time.DateOnly))
+	}
+	return nil
+}
+
+// days returns the UTC day of each time.
+func days(at []time.Time) []time.Time {
+	utc := make([]time.Time, len(at))
+	for i, t := range at {
+		utc[i] = t.UTC().Truncate(24 * time.Hour)
+	}
+	return utc
 }

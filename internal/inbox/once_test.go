@@ -1,23 +1,36 @@
 package inbox_test
 
 import (
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/oncepay/oncepay/internal/inbox"
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
+// openInbox returns a consumer's pool on an inbox with partitions for yesterday, today and tomorrow.
+func openInbox(t *testing.T) *pgxpool.Pool {
+	t.Helper()
+	pool, now := testenv.Database(t).Pool(t, "consumer"), time.Now()
+	if err := inbox.MakeDays(t.Context(), pool, now.AddDate(0, 0, -1), now, now.AddDate(0, 0, 1)); err != nil {
+		t.Fatal(err)
+	}
+	return pool
+}
+
 func TestAnEventIsFirstOnceForEachConsumer(t *testing.T) {
 	t.Parallel()
-	pool, id := testenv.Database(t).Pool(t, "consumer"), uuid.New()
+	pool, id := openInbox(t), uuid.New()
 	once := func(consumer string) (first bool) {
 		t.Helper()
 		err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) (err error) {
-			first, err = inbox.Once(t.Context(), tx, consumer, id)
+			first, err = inbox.Once(t.Context(), tx, consumer, id, time.Now())
 			return err
 		})
 		if err != nil {
@@ -33,7 +46,7 @@ func TestAnEventIsFirstOnceForEachConsumer(t *testing.T) {
 
 func TestAnEventThatIsTwiceInASliceIsFirstOnce(t *testing.T) {
 	t.Parallel()
-	pool := testenv.Database(t).Pool(t, "consumer")
+	pool := openInbox(t)
 	a, b, c := uuid.New(), uuid.New(), uuid.New()
 	for _, step := range []struct {
 		events []uuid.UUID
@@ -44,7 +57,7 @@ func TestAnEventThatIsTwiceInASliceIsFirstOnce(t *testing.T) {
 		{nil, []bool{}},
 	} {
 		err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			got, err := inbox.OnceEach(t.Context(), tx, "test", step.events)
+			got, err := inbox.OnceEach(t.Context(), tx, "test", step.events, slices.Repeat([]time.Time{time.Now()}, len(step.events)))
 			if diff := cmp.Diff(step.want, got); diff != "" {
 				t.Error(diff)
 			}
@@ -69,20 +82,20 @@ func TestTheSecondOfTwoAtTheSameTimeWaitsForTheFirst(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			pool, id := testenv.Database(t).Pool(t, "consumer"), uuid.New()
+			pool, id := openInbox(t), uuid.New()
 			zombie, err := pool.Begin(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer zombie.Rollback(t.Context())
-			if first, err := inbox.Once(t.Context(), zombie, "test", id); err != nil || !first {
+			if first, err := inbox.Once(t.Context(), zombie, "test", id, time.Now()); err != nil || !first {
 				t.Fatal(first, err)
 			}
 			second := make(chan bool, 1)
 			go func() {
 				var first bool
 				err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) (err error) {
-					first, err = inbox.Once(t.Context(), tx, "test", id)
+					first, err = inbox.Once(t.Context(), tx, "test", id, time.Now())
 					return err
 				})
 				if err != nil {

@@ -3,7 +3,6 @@ package inbox
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"time"
 )
@@ -103,10 +102,8 @@ func (s *session) advance(ctx context.Context, p partition, b *backlog) error {
 	}
 	for len(b.messages) > 0 && ctx.Err() == nil {
 		start := time.Now()
-		events, n, err := b.next(size)
-		if err == nil && len(events) > 0 {
-			err = s.attempt(ctx, events)
-		}
+		batch, n := b.next(size)
+		err := s.attempt(ctx, batch)
 		var away *outageError
 		switch {
 		case err == nil:
@@ -119,34 +116,70 @@ func (s *session) advance(ctx context.Context, p partition, b *backlog) error {
 			size = 1 // one of them fails: those before it take effect, those behind it wait
 		default:
 			b.failures++
-			wait := backoff(b.failures, failureBackoff)
-			b.again = time.Now().Add(wait)
-			s.OnEvent(Failed, time.Since(start))
-			e := b.messages[0].event
-			s.Log.ErrorContext(ctx, "event failed, its partition waits", "topic", e.Topic, "partition", e.Partition, "offset", e.Offset,
-				"event_id", e.ID, "event_type", e.Type, "subject", e.Subject, "failures", b.failures, "retry_in", wait, "error", err)
-			return nil
+			outcome, err := s.failed(ctx, b, err)
+			s.OnEvent(outcome, time.Since(start))
+			if err != nil || outcome == Failed {
+				return err
+			}
+			// Crash point: a letter, and its offset not committed. It is delivered again and found among the letters.
+			s.done[p] = b.messages[0].event.Offset + 1
+			b.messages, b.failures = b.messages[1:], 0
 		}
 	}
 	return nil
 }
 
-// next returns the events of the first n messages, at most size, and stops before a message that is no event. If that is
-// the first one, it returns what is wrong with it.
-func (b *backlog) next(size int) (events []Event, n int, err error) {
+// failed says what to do with the first message, which has failed once more: to wait and try again, or to go on, since it is
+// a dead letter now.
+func (s *session) failed(ctx context.Context, b *backlog, reason error) (outcome string, err error) {
+	m := b.messages[0]
+	e := m.event
+	log := s.Log.With("topic", e.Topic, "partition", e.Partition, "offset", e.Offset, "event_id", e.ID, "event_type", e.Type,
+		"subject", e.Subject, "failures", b.failures, "error", reason)
+
+	// What is no event, or has no day in the inbox, does not become one by waiting.
+	forgotten := errors.Is(reason, ErrForgotten)
+	if m.err == nil && !forgotten && b.failures < s.Tries {
+		wait := s.TryFor / (1<<(s.Tries-1) - 1) << (b.failures - 1) // doubled each time
+		wait = wait/2 + rand.N(wait/2+1)
+		b.again = time.Now().Add(wait)
+		log.WarnContext(ctx, "event failed, its partition waits", "retry_in", wait)
+		return Failed, nil
+	}
+
+	l := m.letter(reason.Error(), b.failures)
+	l.dayless = forgotten
+	var away *outageError
+	switch err := s.park(ctx, l); {
+	case err == nil:
+		log.ErrorContext(ctx, "event is a dead letter now, its aggregate is parked")
+		return Parked, nil
+	case errors.As(err, &away):
+		return Failed, err
+	default: // errFlood, or what is wrong with the letters themselves
+		wait := backoff(b.failures, failureBackoff)
+		b.again = time.Now().Add(wait)
+		log.ErrorContext(ctx, "event failed and cannot be parked, its partition waits", "retry_in", wait, "why", err)
+		return Failed, nil
+	}
+}
+
+// next returns the first n messages that are events, at most size, and stops before a message that is none. If that is the
+// first one, it returns that alone.
+func (b *backlog) next(size int) (batch []message, n int) {
 	for _, m := range b.messages[:min(size, len(b.messages))] {
 		switch {
 		case m.marker:
 		case m.err != nil && n == 0:
-			return nil, 1, fmt.Errorf("read event: %w", m.err)
+			return []message{m}, 1
 		case m.err != nil:
-			return events, n, nil
+			return batch, n
 		default:
-			events = append(events, m.event)
+			batch = append(batch, m)
 		}
 		n++
 	}
-	return events, n, nil
+	return batch, n
 }
 
 func (s *session) outage(ctx context.Context, err error) {

@@ -51,7 +51,8 @@ var million = []string{
 		FROM payments p JOIN idempotency_keys k ON k.key = p.idempotency_key WHERE $1::uuid <> $2::uuid`,
 	`INSERT INTO outbox_events (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload)
 		SELECT made_id('opened', row_number() OVER ()), 'accounts', id, 1, 'account.opened', '{}' FROM accounts WHERE $1::uuid <> $2::uuid`,
-	`INSERT INTO inbox_events (consumer, event_id) SELECT 'statements', event_id FROM outbox_events WHERE $1::uuid <> $2::uuid`,
+	`SELECT inbox_events_make_partitions(ARRAY(SELECT DISTINCT (created_at AT TIME ZONE 'UTC')::date FROM outbox_events)) WHERE $1::uuid <> $2::uuid`,
+	`INSERT INTO inbox_events (consumer, event_id, event_day) SELECT 'statements', event_id, (created_at AT TIME ZONE 'UTC')::date FROM outbox_events WHERE $1::uuid <> $2::uuid`,
 	`INSERT INTO statements SELECT account_id, (created_at AT TIME ZONE 'UTC')::date, 'USD', count(*),
 			coalesce(sum(-amount_minor) FILTER (WHERE amount_minor < 0), 0), coalesce(sum(amount_minor) FILTER (WHERE amount_minor > 0), 0)
 		FROM ledger_entries WHERE $1::uuid <> $2::uuid GROUP BY 1, 2`,

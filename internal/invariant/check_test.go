@@ -217,7 +217,7 @@ var defects = map[string]defect{
 		w.exec(t, `DELETE FROM inbox_events WHERE event_id = $1`, w.message("payment.declined").EventID)
 	}},
 	"an effect has no event": {line: invariant.EffectsPhantom, after: func(t *testing.T, w *world) {
-		w.exec(t, `INSERT INTO inbox_events (consumer, event_id) VALUES ($1, $2)`, statements.Consumer, uuid.New())
+		w.exec(t, `INSERT INTO inbox_events (consumer, event_id, event_day) VALUES ($1, $2, now()::date)`, statements.Consumer, uuid.New())
 	}},
 	"an effect was doubled": {line: invariant.StatementsWrong, after: func(t *testing.T, w *world) {
 		w.exec(t, `UPDATE statements SET payment_count = payment_count + 1, credits_minor = credits_minor + 5 WHERE account_id = $1`, w.a)

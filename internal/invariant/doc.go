@@ -56,7 +56,7 @@
 //	events changed                 a record is not what its row says
 //	events repeated too often      records beyond the first of their event, and beyond what may be
 //	events out of order            first records not in the order of the rows, an aggregate in two partitions, a version left out
-//	effects lost                   on the topic, and the consumer's inbox does not know it
+//	effects lost                   on the topic, and neither the consumer's inbox nor its dead letters know it
 //	effects without event          in the inbox and not on the topic
 //	statements differ from ledger  what the consumer added up is not what moved: an effect that happened twice, or half
 package invariant

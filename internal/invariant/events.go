@@ -93,7 +93,8 @@ const effectsLost = `
 SELECT DISTINCT format('event %s', r.event_id)
 FROM topic_records r
 WHERE r.aggregate_type IN ('payments', 'accounts') AND r.event_id IS NOT NULL
-  AND NOT EXISTS (SELECT FROM inbox_events i WHERE i.consumer = (SELECT consumer FROM bounds) AND i.event_id = r.event_id)`
+  AND NOT EXISTS (SELECT FROM inbox_events i WHERE i.consumer = (SELECT consumer FROM bounds) AND i.event_id = r.event_id)
+  AND NOT EXISTS (SELECT FROM inbox_dead_letters l WHERE l.consumer = (SELECT consumer FROM bounds) AND l.event_id = r.event_id)`
 
 const inboxRows = `SELECT count(*) FROM inbox_events WHERE consumer = (SELECT consumer FROM bounds)`
 

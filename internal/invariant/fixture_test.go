@@ -160,14 +160,18 @@ func (w *world) consume(t *testing.T) {
 	t.Helper()
 	var events []inbox.Event
 	var ids []uuid.UUID
+	var times []time.Time
 	for _, m := range w.messages {
 		if m.AggregateType != "orders" {
 			events = append(events, inbox.Event{ID: m.EventID, Type: m.Type, Subject: m.AggregateID, Payload: m.Payload})
-			ids = append(ids, m.EventID)
+			ids, times = append(ids, m.EventID), append(times, m.CreatedAt)
 		}
 	}
+	if err := inbox.MakeDays(t.Context(), w.db, times...); err != nil {
+		t.Fatal(err)
+	}
 	err := pgx.BeginFunc(t.Context(), w.db, func(tx pgx.Tx) error {
-		if _, err := inbox.OnceEach(t.Context(), tx, statements.Consumer, ids); err != nil {
+		if _, err := inbox.OnceEach(t.Context(), tx, statements.Consumer, ids, times); err != nil {
 			return err
 		}
 		return statements.Handle(t.Context(), tx, events)

@@ -88,7 +88,10 @@ func TestAStatementIsPerAccountAndUTCDayOfTheEvent(t *testing.T) {
 
 func TestEveryOrderOfEventsAndDuplicatesGivesTheSameStatements(t *testing.T) {
 	t.Parallel()
-	pool := testenv.Database(t).Pool(t, "consumer")
+	pool, now := testenv.Database(t).Pool(t, "consumer"), time.Now()
+	if err := inbox.MakeDays(t.Context(), pool, now); err != nil {
+		t.Fatal(err)
+	}
 	events := []inbox.Event{
 		completed(a, b, 1, "2026-03-01T10:00:00Z"), completed(b, c, 20, "2026-03-01T11:00:00Z"), completed(c, a, 300, "2026-03-02T10:00:00Z"),
 		completed(a, b, 4000, "2026-03-02T11:00:00Z"), {ID: uuid.New(), Type: "payment.declined"},
@@ -96,11 +99,11 @@ func TestEveryOrderOfEventsAndDuplicatesGivesTheSameStatements(t *testing.T) {
 	// take does what an inbox.Consumer does with what one poll brought.
 	take := func(tx pgx.Tx, batch []inbox.Event) {
 		t.Helper()
-		ids := make([]uuid.UUID, len(batch))
+		ids, times := make([]uuid.UUID, len(batch)), slices.Repeat([]time.Time{now}, len(batch))
 		for i, e := range batch {
 			ids[i] = e.ID
 		}
-		first, err := inbox.OnceEach(t.Context(), tx, statements.Consumer, ids)
+		first, err := inbox.OnceEach(t.Context(), tx, statements.Consumer, ids, times)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,10 @@ type Consumer struct {
 	events  *prometheus.CounterVec
 	lag     *prometheus.GaugeVec
 	seconds prometheus.Histogram
+	letters *prometheus.GaugeVec
+	parked  *prometheus.GaugeVec
+	gaps    *prometheus.CounterVec
+	short   *prometheus.GaugeVec
 }
 
 // NewConsumer registers the metrics of cmd/consumer.
@@ -18,7 +22,7 @@ func NewConsumer(reg prometheus.Registerer) *Consumer {
 	m := &Consumer{
 		events: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "inbox_events_total",
-			Help: "Events received by outcome: processed (took effect), duplicate (had taken effect before; normal after a crash or a rebalance), failed (will be tried again).",
+			Help: "Events received by outcome: processed (took effect), duplicate (had taken effect before; normal after a crash or a rebalance), failed (will be tried again), parked (a dead letter, or waits behind one).",
 		}, []string{"outcome"}),
 		lag: measured("consumer_lag_events",
 			"Events on the partitions assigned to this instance that are not processed yet."),
@@ -28,14 +32,24 @@ func NewConsumer(reg prometheus.Registerer) *Consumer {
 			Buckets: waiting,
 		}),
 	}
-	for _, outcome := range []string{"processed", "duplicate", "failed"} {
+	m.letters = measured("inbox_dead_letters", "Events that cannot be processed and that nobody has decided on. At its bound (20) partitions stop instead of parking more.")
+	m.parked = measured("inbox_parked_aggregates", "Aggregates of which nothing is processed, since an event of theirs is a dead letter.")
+	m.gaps = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "inbox_sequence_gaps_total",
+		Help: "Events whose ce_sequence does not follow: missing (numbers were left out), repeated (a new event with a number that was reached before), unknown (the first known event of its aggregate is not number 1).",
+	}, []string{"kind"})
+	m.short = measured("inbox_retention_short", "1: the topics may keep records for longer than the inbox knows them, or do not say; nothing is dropped from the inbox. 0: it is long enough.")
+	for _, outcome := range []string{"processed", "duplicate", "failed", "parked"} {
 		m.events.WithLabelValues(outcome)
 	}
-	reg.MustRegister(m.events, m.lag, m.seconds)
+	for _, kind := range []string{"missing", "repeated", "unknown"} {
+		m.gaps.WithLabelValues(kind)
+	}
+	reg.MustRegister(m.events, m.lag, m.seconds, m.letters, m.parked, m.gaps, m.short)
 	return m
 }
 
-// Event counts one event: processed, duplicate or failed.
+// Event counts one event: processed, duplicate, failed or parked.
 func (m *Consumer) Event(outcome string, took time.Duration) {
 	m.events.WithLabelValues(outcome).Inc()
 	m.seconds.Observe(took.Seconds())
@@ -43,3 +57,21 @@ func (m *Consumer) Event(outcome string, took time.Duration) {
 
 // Lag sets how many events of the assigned partitions are not processed yet.
 func (m *Consumer) Lag(events int64) { set(m.lag, float64(events)) }
+
+// Letters sets how many dead letters wait for a decision, and how many aggregates are parked.
+func (m *Consumer) Letters(undecided, aggregates int64) {
+	set(m.letters, float64(undecided))
+	set(m.parked, float64(aggregates))
+}
+
+// Gap counts an event that is out of sequence: missing, repeated or unknown.
+func (m *Consumer) Gap(kind string) { m.gaps.WithLabelValues(kind).Inc() }
+
+// Horizon notes whether the inbox knows events for long enough. Not nil: why it may not.
+func (m *Consumer) Horizon(short error) {
+	value := 0.0
+	if short != nil {
+		value = 1
+	}
+	set(m.short, value)
+}

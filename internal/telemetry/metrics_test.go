@@ -1,6 +1,7 @@
 package telemetry_test
 
 import (
+	"errors"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -140,7 +141,12 @@ func TestTheConsumerShowsOutcomesAndLag(t *testing.T) {
 	m.Event("processed", 2*time.Millisecond)
 	m.Event("duplicate", time.Millisecond)
 	m.Lag(40)
+	m.Letters(2, 3)
+	m.Gap("missing")
+	m.Horizon(errors.New("too short"))
 	shows(t, reg,
+		`inbox_events_total{outcome="parked"} 0`, `inbox_dead_letters 2`, `inbox_parked_aggregates 3`, `inbox_retention_short 1`,
+		`inbox_sequence_gaps_total{kind="missing"} 1`, `inbox_sequence_gaps_total{kind="repeated"} 0`, `inbox_sequence_gaps_total{kind="unknown"} 0`,
 		`inbox_events_total{outcome="processed"} 1`, `inbox_events_total{outcome="duplicate"} 1`, `inbox_events_total{outcome="failed"} 0`,
 		`inbox_event_seconds_count 2`, `consumer_lag_events 40`,
 	)

@@ -12,6 +12,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/oncepay/oncepay/internal/inbox"
@@ -209,31 +211,88 @@ func (c *counter) atLeast(want int64) func() error {
 	}
 }
 
-// consume handles a hundred events as the consumer does, and once more: the second time none takes effect.
+// consume has a consumer handle a hundred events, and once more: the second time none takes effect. One event behind them cannot be
+// processed: it is retried, fails again and is skipped, and what waits behind it is processed.
 func (s *service) consume(t *testing.T) {
 	t.Helper()
-	var es []inbox.Event
-	var ids []uuid.UUID
-	for range 100 {
-		id := uuid.New()
-		payload := fmt.Sprintf(`{"id":%q,"status":"completed","amount_minor":1,"currency":"USD","source_account":%q,"destination_account":%q,"processed_at":%q}`,
-			id, uuid.New(), uuid.New(), time.Now().UTC().Format(time.RFC3339))
-		es = append(es, inbox.Event{ID: uuid.New(), Type: "payment.completed", Subject: id.String(), Payload: []byte(payload)})
-		ids = append(ids, es[len(es)-1].ID)
+	pool, brokers, topic := s.open(t, "consumer", s.sent["consumer"].trace), testenv.Brokers(t), testenv.TopicPrefix(t)+"payments"
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.AllowAutoTopicCreation())
+	if err != nil {
+		t.Fatal(err)
 	}
-	pool := s.open(t, "consumer", s.sent["consumer"].trace)
-	for range 2 {
-		err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-			first, err := inbox.OnceEach(t.Context(), tx, statements.Consumer, ids)
-			if err != nil || !first[0] {
-				return err
-			}
-			return statements.Handle(t.Context(), tx, es)
-		})
-		if err != nil {
+	defer client.Close()
+	if _, err := kadm.NewClient(client).CreateTopic(t.Context(), 1, 1, nil, topic); err != nil {
+		t.Fatal(err)
+	}
+	var rs []*kgo.Record
+	for range 100 {
+		rs = append(rs, paymentRecord(topic, uuid.New(), "payment.completed", 1))
+	}
+	again := make([]*kgo.Record, len(rs))
+	for i, r := range rs {
+		clone := *r
+		again[i] = &clone
+	}
+	poisoned := uuid.New()
+	more := []*kgo.Record{paymentRecord(topic, poisoned, "payment.unheard-of", 1), paymentRecord(topic, poisoned, "payment.completed", 2)}
+
+	var failed, processed, parked counter
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	done := make(chan error, 1)
+	go func() {
+		c := inbox.Consumer{
+			DB: pool, Name: statements.Consumer, Handle: statements.Handle, Tries: 1, Log: slog.New(slog.DiscardHandler),
+			Kafka: inbox.Kafka{Brokers: brokers, Group: topic, Topics: []string{topic}},
+			OnEvent: func(outcome string, _ time.Duration) {
+				map[string]*counter{inbox.Failed: &failed, inbox.Processed: &processed, inbox.Duplicate: new(counter), inbox.Parked: &parked}[outcome].Add(1)
+			},
+		}
+		done <- c.Run(ctx)
+	}()
+	for _, batch := range [][]*kgo.Record{rs, again, more} {
+		if err := client.ProduceSync(t.Context(), batch...).FirstErr(); err != nil {
 			t.Fatal(err)
 		}
 	}
+	testenv.Eventually(t, patience, parked.atLeast(2))
+
+	letters, err := inbox.DeadLetters(t.Context(), pool, statements.Consumer, false)
+	if err != nil || len(letters) != 1 {
+		t.Fatalf("dead letters %+v, %v", letters, err)
+	}
+	id := letters[0].ID
+	if _, err := inbox.FindDeadLetter(t.Context(), pool, statements.Consumer, id); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := inbox.DeadLetterPayload(t.Context(), pool, statements.Consumer, id); err != nil {
+		t.Fatal(err)
+	}
+	if err := inbox.RetryDeadLetter(t.Context(), pool, statements.Consumer, id); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, patience, failed.atLeast(1))
+	testenv.Eventually(t, patience, func() error { return inbox.SkipDeadLetter(t.Context(), pool, statements.Consumer, id, "unheard of") })
+	testenv.Eventually(t, patience, processed.atLeast(101))
+	stop()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
+// paymentRecord is a record as the relay makes it.
+func paymentRecord(topic string, id uuid.UUID, kind string, sequence int) *kgo.Record {
+	at := time.Now().UTC().Format(time.RFC3339Nano)
+	value := fmt.Sprintf(`{"id":%q,"status":"completed","amount_minor":1,"currency":"USD","source_account":%q,"destination_account":%q,"processed_at":%q}`,
+		id, uuid.New(), uuid.New(), at)
+	r := &kgo.Record{Topic: topic, Key: []byte(id.String()), Value: []byte(value)}
+	for _, h := range [][2]string{
+		{"ce_specversion", "1.0"}, {"ce_id", uuid.NewString()}, {"ce_source", "/test"}, {"ce_type", kind}, {"ce_subject", id.String()},
+		{"ce_time", at}, {"ce_sequence", fmt.Sprint(sequence)},
+	} {
+		r.Headers = append(r.Headers, kgo.RecordHeader{Key: h[0], Value: []byte(h[1])})
+	}
+	return r
 }
 
 // wantSent waits until a statement with that text in it was sent.

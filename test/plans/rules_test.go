@@ -27,8 +27,8 @@ func pages(n node) float64 {
 
 // big tables are those that grow with every payment, account or event.
 func big(table string) bool {
-	return slices.Contains([]string{"accounts", "payments", "ledger_entries", "inbox_events", "statements"}, table) ||
-		strings.HasPrefix(table, "idempotency_keys") || strings.HasPrefix(table, "outbox_events")
+	return slices.Contains([]string{"accounts", "payments", "ledger_entries", "inbox_dead_letters", "inbox_sequences", "statements"}, table) ||
+		strings.HasPrefix(table, "inbox_events") || strings.HasPrefix(table, "idempotency_keys") || strings.HasPrefix(table, "outbox_events")
 }
 
 // one lists the indexes that find one row at most for what they are asked.

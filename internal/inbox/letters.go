@@ -1,0 +1,298 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// An event that cannot be processed becomes a dead letter, and its aggregate is parked: what comes behind it becomes a
+// letter as well, so that the order of its events holds. All others flow. An operator decides on each event that could not
+// be processed, retry or skip; when all of an aggregate are decided on, its letters are processed in order, by any instance.
+
+// letter is a message that is kept: it cannot be processed, or waits behind one that cannot.
+type letter struct {
+	id      int64     // in the table
+	eventID uuid.UUID // what the table knows it by
+	event   Event
+	err     error    // why it is no event
+	headers [][]byte // name, value, name, value …
+	reason  string   // why it cannot be processed; empty: it waits behind another one
+	tries   int
+	dayless bool // the inbox does not know it by its day: what the letter says is all there is
+}
+
+// errFlood says that too many events wait for a decision already. It is no outage of the database, but treated like one: the
+// partition waits.
+var errFlood = errors.New("too many dead letters wait for a decision")
+
+// Letters of the events themselves, and those of their aggregates that wait. LIMIT, so that it is two look-ups by index
+// for each event; mostly the table is empty.
+const findStanding = `
+SELECT t.i, l.event_id IS NOT NULL, p.key IS NOT NULL
+FROM unnest($3::uuid[], $4::bytea[]) WITH ORDINALITY t(event_id, key, i)
+LEFT JOIN LATERAL (SELECT event_id FROM inbox_dead_letters WHERE consumer = $1 AND event_id = t.event_id LIMIT 1) l ON true
+LEFT JOIN LATERAL (SELECT key FROM inbox_dead_letters WHERE consumer = $1 AND topic = $2 AND key = t.key AND t.key <> ''
+                   AND state IN ('parked', 'retry') LIMIT 1) p ON true
+WHERE l.event_id IS NOT NULL OR p.key IS NOT NULL`
+
+// standing is where a message stands before it is processed.
+type standing int
+
+const (
+	free    standing = iota
+	stored           // it is a letter, whatever became of it
+	waiting          // its aggregate is parked
+)
+
+// standings returns where each of these letters, all of one topic, stands.
+func (c *Consumer) standings(ctx context.Context, tx pgx.Tx, topic string, ids []uuid.UUID, keys [][]byte) ([]standing, error) {
+	arrays := make([][16]byte, len(ids))
+	for i, id := range ids {
+		arrays[i] = id
+	}
+	rows, err := tx.Query(ctx, findStanding, c.Name, topic, arrays, keys)
+	if err != nil {
+		return nil, fmt.Errorf("look for dead letters: %w", err)
+	}
+
+	found := make([]standing, len(ids))
+	var i int
+	var isLetter, isParked bool
+	_, err = pgx.ForEachRow(rows, []any{&i, &isLetter, &isParked}, func() error {
+		found[i-1] = waiting
+		if isLetter {
+			found[i-1] = stored
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look for dead letters: %w", err)
+	}
+	return found, nil
+}
+
+// In the order of the arrays, which becomes the order of the ids. What has taken effect already does not wait. Headers are
+// slices of one array: they are not of the same number for each letter.
+const insertLetters = `
+INSERT INTO inbox_dead_letters (consumer, event_id, event_day, event_type, sequence, topic, partition, "offset", key, headers, payload, reason, tries)
+SELECT $1, t.event_id, t.event_day, t.event_type, t.sequence, $2, $3, t.at, t.key, ($4::bytea[])[t.low:t.high], t.payload, $5, $6
+FROM unnest($7::uuid[], $8::date[], $9::text[], $10::bigint[], $11::bigint[], $12::bytea[], $13::bytea[], $14::int[], $15::int[])
+     WITH ORDINALITY t(event_id, event_day, event_type, sequence, at, key, payload, low, high, i)
+LEFT JOIN LATERAL (SELECT event_id FROM inbox_events WHERE consumer = $1 AND event_id = t.event_id AND event_day = t.event_day LIMIT 1) e ON true
+WHERE e.event_id IS NULL
+ORDER BY t.i
+ON CONFLICT (consumer, event_id) DO NOTHING`
+
+// store writes letters of one partition, in order; all of them for the same reason.
+func (c *Consumer) store(ctx context.Context, tx pgx.Tx, letters []letter) error {
+	n := len(letters)
+	ids, dates, types, sequences, offsets := make([][16]byte, n), make([]*time.Time, n), make([]string, n), make([]int64, n), make([]int64, n)
+	keys, payloads, lows, highs := make([][]byte, n), make([][]byte, n), make([]int32, n), make([]int32, n)
+	headers := [][]byte{}
+	for i, l := range letters {
+		ids[i], types[i], sequences[i], offsets[i] = l.eventID, clean(l.event.Type), l.event.Sequence, l.event.Offset
+		keys[i], payloads[i] = filled(l.event.Key), filled(l.event.Payload)
+		lows[i] = int32(len(headers) + 1)
+		for _, part := range l.headers {
+			headers = append(headers, filled(part))
+		}
+		highs[i] = int32(len(headers))
+		if l.err == nil && !l.dayless && !l.event.Time.IsZero() {
+			day := days([]time.Time{l.event.Time})
+			dates[i] = &day[0]
+		}
+	}
+
+	first := letters[0]
+	var reason *string
+	if first.reason != "" {
+		reason = &first.reason
+	}
+	_, err := tx.Exec(ctx, insertLetters, c.Name, first.event.Topic, first.event.Partition, headers, reason, first.tries,
+		ids, dates, types, sequences, offsets, keys, payloads, lows, highs)
+	if err != nil {
+		return fmt.Errorf("store dead letters: %w", err)
+	}
+	return nil
+}
+
+// filled returns b, or an empty slice where Kafka has none.
+func filled(b []byte) []byte {
+	if b == nil {
+		return []byte{}
+	}
+	return b
+}
+
+// clean makes text of what may be none: Postgres takes neither invalid UTF-8 nor NUL, and a letter must be stored.
+func clean(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+const countUndecided = `
+SELECT count(*) FROM inbox_dead_letters WHERE consumer = $1 AND state = 'parked' AND reason IS NOT NULL`
+
+// park stores one message that cannot be processed, or returns errFlood. Its offset may be committed afterwards.
+func (c *Consumer) park(ctx context.Context, l letter) error {
+	l.reason = clean(l.reason)
+	return c.race(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		found, err := c.standings(ctx, tx, l.event.Topic, []uuid.UUID{l.eventID}, [][]byte{filled(l.event.Key)})
+		if err != nil || found[0] == stored {
+			return err
+		}
+
+		var undecided int
+		if err := tx.QueryRow(ctx, countUndecided, c.Name).Scan(&undecided); err != nil {
+			return fmt.Errorf("count dead letters: %w", err)
+		}
+		if undecided >= c.MaxDeadLetters {
+			return fmt.Errorf("%w: %d", errFlood, undecided)
+		}
+		return c.store(ctx, tx, []letter{l})
+	})
+}
+
+// Letters are processed by one instance at a time: those of an aggregate must not overtake each other. Taken by a statement
+// of its own, so that the next one sees all that the previous holder committed.
+const lockLetters = `
+SELECT pg_try_advisory_xact_lock(hashtextextended('inbox_dead_letters ' || $1, 0))`
+
+const readReleased = `
+SELECT id, event_id, event_day IS NULL, topic, partition, "offset", key, headers, payload, tries FROM inbox_dead_letters d
+WHERE consumer = $1 AND state IN ('parked', 'retry') AND (state = 'retry' OR reason IS NULL)
+  AND NOT EXISTS (SELECT FROM inbox_dead_letters u WHERE u.consumer = $1 AND u.topic = d.topic AND u.key = d.key AND d.key <> ''
+                  AND u.state = 'parked' AND u.reason IS NOT NULL)
+ORDER BY id LIMIT 1`
+
+const markApplied = `
+UPDATE inbox_dead_letters SET state = 'applied', resolved_at = clock_timestamp()
+WHERE consumer = $1 AND id = $2 AND state IN ('parked', 'retry')`
+
+const markFailed = `
+UPDATE inbox_dead_letters SET state = 'parked', reason = $3, tries = tries + 1,
+  event_day = CASE WHEN $4 THEN NULL ELSE event_day END
+WHERE consumer = $1 AND id = $2 AND state IN ('parked', 'retry')`
+
+// release processes the first letter that may be, if there is one. One that fails is a dead letter again at once: a person
+// has just looked at it, and the others are not to wait.
+func (c *Consumer) release(ctx context.Context) (found bool, err error) {
+	start := time.Now()
+	var l letter
+	var outcome string
+	var gaps []gap
+	err = c.race(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
+		var mine bool
+		if err := tx.QueryRow(ctx, lockLetters, c.Name).Scan(&mine); err != nil || !mine {
+			return err
+		}
+		if l, found, err = c.firstReleased(ctx, tx); err != nil || !found {
+			return err
+		}
+		outcome, gaps, err = c.apply(ctx, tx, l)
+		return err
+	})
+
+	var away *outageError
+	switch {
+	case err == nil && found:
+		c.OnEvent(outcome, time.Since(start))
+		c.tellGaps(ctx, gaps)
+		c.Log.InfoContext(ctx, "dead letter processed", "id", l.id, "event_id", l.eventID, "outcome", outcome)
+		return true, nil
+	case err == nil, !found, errors.As(err, &away), ctx.Err() != nil:
+		return false, err
+	case errors.Is(err, ErrNoDay):
+		if err = MakeDays(ctx, c.DB, l.event.Time); err == nil {
+			return true, nil // and again
+		}
+		if !errors.Is(err, ErrForgotten) {
+			return false, err
+		}
+	}
+
+	c.OnEvent(Failed, time.Since(start))
+	c.Log.ErrorContext(ctx, "dead letter failed again", "id", l.id, "event_id", l.eventID, "error", err)
+	forgotten := errors.Is(err, ErrForgotten)
+	reason := clean(err.Error())
+	err = c.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, markFailed, c.Name, l.id, reason, forgotten)
+		return err
+	})
+	return err == nil, err
+}
+
+func (c *Consumer) firstReleased(ctx context.Context, tx pgx.Tx) (l letter, found bool, err error) {
+	e := &l.event
+	err = tx.QueryRow(ctx, readReleased, c.Name).
+		Scan(&l.id, &l.eventID, &l.dayless, &e.Topic, &e.Partition, &e.Offset, &e.Key, &l.headers, &e.Payload, &l.tries)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return l, false, nil
+	}
+	if err != nil {
+		return l, false, fmt.Errorf("read dead letters: %w", err)
+	}
+	return reread(l), true, nil
+}
+
+// apply processes a letter, if the inbox does not say that it has taken effect.
+func (c *Consumer) apply(ctx context.Context, tx pgx.Tx, l letter) (outcome string, gaps []gap, err error) {
+	if l.err != nil {
+		return "", nil, fmt.Errorf("read event: %w", l.err)
+	}
+
+	// Without a day it is not in the inbox. The letter's own state is what makes it take effect once: an operator, who wants
+	// it processed, has said that it has not yet. A record that this program reads and its predecessor did not has a day.
+	first := true
+	if known := l.event.ID == l.eventID; !known || !l.dayless {
+		if l.event.Time.IsZero() {
+			return "", nil, errNoTime
+		}
+		if first, err = Once(ctx, tx, c.Name, l.event.ID, l.event.Time); err != nil {
+			return "", nil, err
+		}
+	}
+	outcome = Duplicate
+	if first {
+		outcome = Processed
+		if err := c.handle(ctx, tx, []Event{l.event}); err != nil {
+			return "", nil, fmt.Errorf("handle: %w", err)
+		}
+		if gaps, err = c.moveSequences(ctx, tx, []Event{l.event}); err != nil {
+			return "", nil, err
+		}
+	}
+	// Crash point: all is written, nothing committed. The letter waits as before.
+	tag, err := tx.Exec(ctx, markApplied, c.Name, l.id)
+	if err == nil && tag.RowsAffected() != 1 {
+		err = ErrNoDeadLetter // somebody else has been faster
+	}
+	if err != nil {
+		return "", nil, fmt.Errorf("note a dead letter as applied: %w", err)
+	}
+	return outcome, gaps, nil
+}
+
+const releaseEvery = time.Second
+
+// releaseLetters processes the letters that operators release, until ctx ends.
+func (c *Consumer) releaseLetters(ctx context.Context) {
+	for ctx.Err() == nil {
+		start := time.Now()
+		found, err := c.release(ctx)
+		var away *outageError
+		if err != nil && ctx.Err() == nil && !errors.As(err, &away) { // the session says when the database is away
+			c.Log.WarnContext(ctx, "dead letters not processed, trying again", "error", err)
+		}
+		if !found {
+			c.measureLetters(ctx)
+			// Behind a few letters many may wait, and the look at them all must not become a load.
+			sleep(ctx, max(releaseEvery, 20*time.Since(start)))
+		}
+	}
+}
