@@ -47,14 +47,15 @@ type bench struct {
 	log      bytes.Buffer
 	outcomes map[string]int
 	gaps     map[string]int
-	short    error // what OnHorizon was told last
-	trimmed  int   // … and how often
+	short    error            // what OnHorizon was told last
+	trimmed  int              // … and how often
+	passes   map[[2]int64]int // what OnLetters was told, and how often
 	lag      int64
 }
 
 func newBench(t *testing.T, brokers []string, partitions int32) *bench {
 	t.Helper()
-	b := &bench{db: testenv.Database(t), brokers: brokers, topic: testenv.TopicPrefix(t) + "things", outcomes: map[string]int{}, gaps: map[string]int{}, lag: -1}
+	b := &bench{db: testenv.Database(t), brokers: brokers, topic: testenv.TopicPrefix(t) + "things", outcomes: map[string]int{}, gaps: map[string]int{}, passes: map[[2]int64]int{}, lag: -1}
 	b.owner = b.db.Pool(t, "")
 	_, err := b.owner.Exec(t.Context(), `CREATE TABLE effects (subject text PRIMARY KEY, n int NOT NULL, last bigint NOT NULL); GRANT ALL ON effects TO consumer`)
 	if err != nil {
@@ -133,6 +134,11 @@ func (b *bench) consumer(t *testing.T) *inbox.Consumer {
 			b.mu.Lock()
 			defer b.mu.Unlock()
 			b.gaps[kind]++
+		},
+		OnLetters: func(undecided, aggregates int64) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			b.passes[[2]int64{undecided, aggregates}]++
 		},
 		OnHorizon: func(err error) {
 			b.mu.Lock()

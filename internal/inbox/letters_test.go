@@ -135,6 +135,17 @@ func TestPoisonParksItsAggregateOnly(t *testing.T) {
 	if !strings.Contains(d.logged(), "it is poisoned") {
 		t.Error("it is not named in the log")
 	}
+	d.atLeast(t, inbox.Parked, 2)
+	testenv.Eventually(t, waitLimit, func() error { // letters were looked for, and what waits still waits
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if n := d.passes[[2]int64{1, 1}]; n < 3 {
+			return fmt.Errorf("OnLetters: %v", d.passes)
+		}
+		return nil
+	})
+	d.wantApplied(t, map[string][]int64{"bad": {1}, "good": {1, 2}, "beside": {1}})
+	d.letters(t, 1)
 	testenv.Eventually(t, waitLimit, func() error { // its partition flows on
 		d.mu.Lock()
 		defer d.mu.Unlock()
@@ -150,11 +161,11 @@ func TestDecidedLettersAreAppliedInOrder(t *testing.T) {
 		want   []int64
 		left   int
 	}{
-		"retry":       {true, retry, []int64{1, 2, 3, 4, 5}, 0},
+		"retry":       {true, retry, []int64{1, 2, 3, 4, 5, 6, 7}, 0},
 		"retry fails": {false, retry, []int64{1}, 1},
 		"skip": {false, func(ctx context.Context, db *pgxpool.Pool, id int64) error {
 			return inbox.SkipDeadLetter(ctx, db, "test", id, "booked by hand")
-		}, []int64{1, 3, 4, 5}, 0},
+		}, []int64{1, 3, 4, 5, 6, 7}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -163,11 +174,13 @@ func TestDecidedLettersAreAppliedInOrder(t *testing.T) {
 			d.start(t, d.consumer(t))
 			l := d.letters(t, 1)[0]
 			d.atLeast(t, inbox.Parked, 3)
+			d.produce(t, d.numbered(0, "a", 5), d.numbered(0, "a", 6)) // in one batch
+			d.atLeast(t, inbox.Parked, 5)
 			d.cured.Store(c.cured)
 			if err := c.decide(t.Context(), d.pool, l.ID); err != nil {
 				t.Fatal(err)
 			}
-			d.produce(t, d.numbered(0, "a", 5))
+			d.produce(t, d.numbered(0, "a", 7))
 			d.wantApplied(t, map[string][]int64{"a": c.want})
 			testenv.Eventually(t, waitLimit, func() error {
 				found, err := inbox.FindDeadLetter(t.Context(), d.pool, "test", l.ID)
