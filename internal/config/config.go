@@ -54,7 +54,7 @@ type Relay struct {
 	Delivery        string        `env:"RELAY_DELIVERY" default:"at-least-once" oneof:"at-least-once exactly-once" help:"what a crash of relay or broker repeats. at-least-once: what was in hand; exactly-once: nothing that readers with read_committed see"`
 	Lease           time.Duration `env:"RELAY_LEASE" default:"3s" min:"1s" max:"1m" help:"how long a dead leader holds up its standbys"`
 	Batch           int           `env:"RELAY_BATCH" default:"2500" min:"1" max:"10000" help:"most events read at once, with exactly-once four times as many; a crash repeats two batches at most"`
-	Compression     string        `env:"RELAY_COMPRESSION" default:"lz4" oneof:"none gzip snappy lz4 zstd" help:"of the records on Kafka; every consumer's client must know the codec"`
+	Compression     string        `env:"RELAY_COMPRESSION" default:"snappy" oneof:"none gzip snappy lz4 zstd" help:"of the records on Kafka; every consumer's client must know the codec"`
 	PartitionChange string        `env:"RELAY_PARTITION_CHANGE" default:"refuse" oneof:"refuse drain" help:"when a topic has other partitions than its events were sent with. refuse: nothing more is sent; drain: the relay goes on once all that was sent is acknowledged"`
 	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" default:"168h" min:"1h" help:"how long events stay in the outbox after they were sent"`
 

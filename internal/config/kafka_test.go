@@ -38,7 +38,7 @@ func TestKafkaLogin(t *testing.T) {
 		"file that is empty":    {"KAFKA_PASSWORD_FILE=" + empty, secret},
 		"authorities, no TLS":   {"KAFKA_CA_FILE=" + password, "KAFKA_CA_FILE must be a file that can be read and has certificates in PEM, for example KAFKA_CA_FILE=/etc/kafka/ca.pem"},
 		"an unknown mechanism":  {"KAFKA_SASL_MECHANISM=GSSAPI", "KAFKA_SASL_MECHANISM must be PLAIN or SCRAM-SHA-256 or SCRAM-SHA-512, for example KAFKA_SASL_MECHANISM=SCRAM-SHA-512"},
-		"an unknown codec":      {"RELAY_COMPRESSION=brotli", "RELAY_COMPRESSION must be none or gzip or snappy or lz4 or zstd, for example RELAY_COMPRESSION=lz4"},
+		"an unknown codec":      {"RELAY_COMPRESSION=brotli", "RELAY_COMPRESSION must be none or gzip or snappy or lz4 or zstd, for example RELAY_COMPRESSION=snappy"},
 		"an illegal relay name": {"RELAY_NAME=a/b", "RELAY_NAME must be up to 30 letters, digits, dots, hyphens and underscores, for example RELAY_NAME=main"},
 	} {
 		pairs := []string{"DATABASE_URL", url, "KAFKA_BROKERS", "kafka:9092"}
