@@ -72,7 +72,9 @@ func (b *bench) hold(t *testing.T) (release func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }
+	release = func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }
+	t.Cleanup(release)
+	return release
 }
 
 type clock struct {
