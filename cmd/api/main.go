@@ -81,7 +81,7 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	processor := &payments.Processor{
 		DB: db.write, Retention: cfg.IdempotencyRetention, Render: httpapi.Render, OnClaim: metrics.Claimed,
 		OnHeld: func(account uuid.UUID) {
-			log.Warn("account is locked by another session; its payments wait", "account_id", account)
+			log.WarnContext(ctx, "account is locked by another session; its payments wait", "account_id", account)
 		},
 	}
 	committing := newGroup(processor, cfg, metrics, log)

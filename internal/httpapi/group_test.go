@@ -390,6 +390,38 @@ func TestDeadlineDuringCommitIsUnknown(t *testing.T) {
 	}
 }
 
+func TestLockedAccountIsUnavailable(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	c := a.caller
+	from, to := c.funded(t, 100), c.account(t)
+	tx, err := a.owner.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = tx.Rollback(context.Background()) }()
+	if _, err := tx.Exec(t.Context(), `SELECT FROM accounts WHERE id = $1 FOR UPDATE`, from); err != nil {
+		t.Fatal(err)
+	}
+
+	pay := func() answer {
+		return c.post(t, "/api/v1/payments", order(from, to, 60), "Idempotency-Key", "k", "X-Request-Id", "held")
+	}
+	refused := pay() // after 5 s
+	if p := refused.is(t, http.StatusServiceUnavailable, "unavailable"); p.Retry != "same-key" || refused.header.Get("Retry-After") == "" {
+		t.Errorf("%+v", refused)
+	}
+	testenv.Eventually(t, 20*time.Second, equal("busy", func() string { return a.last("held").Outcome }))
+
+	waits := later(pay)
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if paid := soon(t, waits); paid.status != http.StatusCreated || paid.header.Get("Idempotent-Replayed") != "false" {
+		t.Errorf("%+v", paid)
+	}
+}
+
 func TestAQueueThatIsFullIsToldWithRetryAfter(t *testing.T) {
 	t.Parallel()
 	g := startGrouped(t, groupcommit.Options{Committers: 1, Queue: 1}, nil)
