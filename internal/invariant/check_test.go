@@ -219,6 +219,9 @@ var defects = map[string]defect{
 	"an effect has no event": {line: invariant.EffectsPhantom, after: func(t *testing.T, w *world) {
 		w.exec(t, `INSERT INTO inbox_events (consumer, event_id, event_day) VALUES ($1, $2, now()::date)`, statements.Consumer, uuid.New())
 	}},
+	"an effect was another consumer's": {line: invariant.EffectsLost, after: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE inbox_events SET consumer = 'another' WHERE event_id = $1`, w.message("payment.declined").EventID)
+	}},
 	"an effect was doubled": {line: invariant.StatementsWrong, after: func(t *testing.T, w *world) {
 		w.exec(t, `UPDATE statements SET payment_count = payment_count + 1, credits_minor = credits_minor + 5 WHERE account_id = $1`, w.a)
 	}},
@@ -246,6 +249,11 @@ var defects = map[string]defect{
 	}},
 	"entries have a gap": {line: invariant.BalancesWrong, after: func(t *testing.T, w *world) {
 		w.exec(t, `UPDATE ledger_entries SET entry_no = 999 WHERE account_id = $1 AND entry_no = (SELECT entry_count FROM accounts WHERE id = $1)`, w.b)
+	}},
+	"a customer was below zero in between": {line: invariant.BalancesWrong, after: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE ledger_entries e SET payment_id = x.payment_id, amount_minor = x.amount_minor,
+				balance_after_minor = CASE e.entry_no WHEN 1 THEN x.amount_minor ELSE e.balance_after_minor END
+			FROM ledger_entries x WHERE x.account_id = e.account_id AND e.account_id = $1 AND (e.entry_no, x.entry_no) IN ((1, 2), (2, 1))`, w.a)
 	}},
 	"a customer was below zero": {line: invariant.BalancesWrong, after: func(t *testing.T, w *world) {
 		if _, err := w.db.Exec(t.Context(), `ALTER TABLE accounts DROP CONSTRAINT accounts_customer_not_negative`); err != nil {

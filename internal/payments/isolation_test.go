@@ -2,8 +2,8 @@ package payments_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
 
@@ -45,64 +45,19 @@ func TestReplaysInABatchKeepTheirPlaces(t *testing.T) {
 	b.wantBalanced(t)
 }
 
-// lockRows holds the rows of accounts until the test ends.
-func (b *bank) lockRows(t *testing.T, accounts ...uuid.UUID) pgx.Tx {
-	t.Helper()
-	holder, err := b.owner.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = holder.Rollback(context.Background()) })
-	if _, err := holder.Exec(t.Context(), `SELECT FROM accounts WHERE id = ANY ($1) FOR UPDATE`, accounts); err != nil {
-		t.Fatal(err)
-	}
-	return holder
-}
-
-// The system account is in neither payment: it would put all batches in a row, whatever the order behind it.
-func TestAccountsAreLockedInOneOrder(t *testing.T) {
-	t.Parallel()
-	b := newBank(t, nil)
-	accounts := []uuid.UUID{b.customer(t, 100), b.customer(t, 100)}
-	slices.SortFunc(accounts, func(x, y uuid.UUID) int { return slices.Compare(x[:], y[:]) })
-	low, high := accounts[0], accounts[1]
-	wantStatus(t, b.process(t, b.pay(high, low, 50))[0], 201) // the order of balances is another one
-
-	for _, rs := range [][]payments.Request{
-		{b.pay(low, high, 1)}, {b.pay(high, low, 1)}, {b.pay(high, low, 1), b.pay(low, high, 1)},
-	} {
-		holder, paid := b.lockRows(t, low), make(chan error, 1)
-		go func() {
-			_, err := b.Process(soon(t), rs)
-			paid <- err
-		}()
-		testenv.Eventually(t, 20*time.Second, func() error {
-			if n := count(t, b.owner, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`); n != 1 {
-				return fmt.Errorf("%d wait", n)
-			}
-			return nil
-		})
-
-		// It waits for the lower one, and so must not hold the higher one yet.
-		if _, err := b.owner.Exec(t.Context(), `SELECT FROM accounts WHERE id = $1 FOR UPDATE NOWAIT`, high); err != nil {
-			t.Error(err)
-		}
-		if err := holder.Rollback(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-paid; err != nil {
-			t.Error(err)
-		}
-	}
-	b.wantBalanced(t)
-}
-
 func TestAForeignAccountIsNotLocked(t *testing.T) {
 	t.Parallel()
 	b := newBank(t, nil)
 	stranger := &bank{Processor: b.Processor, owner: b.owner, tenant: uuid.New(), client: b.client}
 	theirs, mine := b.customer(t, 100), stranger.open(t, payments.Customer, "USD")
-	b.lockRows(t, theirs)
+	holder, err := b.owner.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Rollback(context.WithoutCancel(t.Context()))
+	if _, err := holder.Exec(t.Context(), `SELECT FROM accounts WHERE id = $1 FOR UPDATE`, theirs); err != nil {
+		t.Fatal(err)
+	}
 
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
@@ -111,4 +66,55 @@ func TestAForeignAccountIsNotLocked(t *testing.T) {
 		t.Fatal("waits for another tenant's account:", err)
 	}
 	wantStatus(t, as[0], 422)
+}
+
+func TestSystemAccountsAreOpenedInOneOrder(t *testing.T) {
+	t.Parallel()
+	b := newBank(t, nil)
+	open := func(tx pgx.Tx, currency string) error {
+		_, err := tx.Exec(t.Context(), `INSERT INTO accounts (id, tenant_id, kind, currency) VALUES (gen_random_uuid(), $1, 'system', $2)`, b.tenant, currency)
+		return err
+	}
+	holder, err := b.owner.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer holder.Rollback(context.WithoutCancel(t.Context()))
+	if err := open(holder, "CAD"); err != nil {
+		t.Fatal(err)
+	}
+
+	done := make(chan error, 1)
+	rs := []payments.Request{
+		b.request(payments.CreateAccount{Kind: payments.System, Currency: "EUR"}),
+		b.request(payments.CreateAccount{Kind: payments.System, Currency: "CAD"}),
+	}
+	go func() {
+		_, err := b.Process(soon(t), rs)
+		done <- err
+	}()
+	testenv.Eventually(t, 20*time.Second, func() error {
+		if n := count(t, b.owner, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`); n != 1 {
+			return fmt.Errorf("%d wait", n)
+		}
+		return nil
+	})
+
+	// It waits for the first one, and so must not have opened the second one yet.
+	undone := errors.New("undone")
+	err = pgx.BeginFunc(t.Context(), b.owner, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(t.Context(), `SET LOCAL lock_timeout = '2s'`); err != nil {
+			return err
+		}
+		return errors.Join(open(tx, "EUR"), undone)
+	})
+	if !errors.Is(err, undone) || err.Error() != undone.Error() {
+		t.Error(err)
+	}
+	if err := holder.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 }

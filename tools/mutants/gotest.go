@@ -54,7 +54,7 @@ func goTest(ctx context.Context, overlay, tests string, timeout time.Duration, p
 type event struct{ Action, Test, Output, FailedBuild string }
 
 var (
-	complaint = regexp.MustCompile(`^(\S+\.go:\d+(:\d+)?:|panic:) `)
+	complaint = regexp.MustCompile(`^(\S+\.go:\d+:|panic:) `)
 	serverLog = regexp.MustCompile(`: uses (Postgres|Kafka)`)
 )
 
@@ -65,6 +65,10 @@ func (r *result) note(e event, said map[string]string) {
 	switch {
 	case strings.HasPrefix(text, "panic: test timed out"):
 		r.hung = true
+	case e.Action == "build-output":
+		if said[""] == "" && !strings.HasPrefix(text, "#") {
+			said[""] = text
+		}
 	case complaint.MatchString(text) && !serverLog.MatchString(text):
 		said[test] = text
 	case (e.Action == "pass" || e.Action == "fail") && !isSub:

@@ -32,7 +32,7 @@ and runs its tests again. Prints a line for each, and exits with 1 unless all ar
 Examples:
   make mutants
   go run ./tools/mutants -list
-  go run ./test/servers -- go run ./tools/mutants -run 'rls-|claim-without-lock'
+  go run ./test/servers -- go run ./tools/mutants -run 'credential-|claim-without-lock'
 `
 
 func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr)) }

@@ -26,27 +26,6 @@ func TestAClaimEndsWithItsTransaction(t *testing.T) {
 	wantState(t, claim(t, other, r)[0], idempotency.New)
 }
 
-// The first COMMIT does not arrive, and before Settle asks, a repeat of the same request does the work.
-func TestATwinsAnswerStaysAReplay(t *testing.T) {
-	t.Parallel()
-	d := newDatabase(t)
-	r := newRequest()
-	twin := again(r)
-	db := &commits{db: d.write, by: []func(context.Context, pgx.Tx) error{func(ctx context.Context, tx pgx.Tx) error {
-		lost := lostRequest(ctx, tx)
-		wantState(t, d.run(t, twin), idempotency.New)
-		return lost
-	}}}
-	a, err := idempotency.Run(t.Context(), db, r, retention, work(r))
-	if err != nil {
-		t.Fatal(err)
-	}
-	wantState(t, a, idempotency.Replay)
-	if a.RequestID != twin.RequestID || d.effects(t, r) != 1 {
-		t.Errorf("done %d times, first by %s, want %s", d.effects(t, r), a.RequestID, twin.RequestID)
-	}
-}
-
 func TestAnAttemptGivenUpEndsInTheServer(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
