@@ -77,7 +77,7 @@ func (l *lookups) run() {
 			return
 		}
 		l.answer(batch)
-		time.Sleep(lookupPause)
+		<-time.After(lookupPause)
 	}
 }
 
