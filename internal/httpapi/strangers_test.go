@@ -56,7 +56,7 @@ func strangers(t *testing.T, a *api, connections int) (stop func() int64) {
 			answers := bufio.NewReader(conn)
 			for ctx.Err() == nil {
 				_, _ = fmt.Fprintf(conn, "GET /api/v1/payments HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer %s\r\n\r\n", invented())
-				response, err := http.ReadResponse(answers, nil) //nolint:bodyclose // it is, below
+				response, err := http.ReadResponse(answers, nil)
 				if err != nil {
 					break
 				}
