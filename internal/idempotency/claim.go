@@ -30,6 +30,8 @@ FROM unnest($1::bigint[]) WITH ORDINALITY t(h, i) ORDER BY i`
 // transaction that first uses it, and a caller may claim twice. Then the old plan would serve, and the key would pay again
 // (seen on Postgres 15 and 17). pg_partition_ancestors opens a catalogue and closes it, so it always takes a
 // new lock: from here on the cache is as new as our advisory locks.
+//
+// It costs some 5 µs a transaction, and to read what is kept in lockKeys and lookUpKeys another 20 to 25, whatever the number of keys.
 const acceptInvalidations = `
 SELECT FROM pg_partition_ancestors('idempotency_keys')`
 
