@@ -40,14 +40,14 @@ CREATE TABLE outbox_cursors (
     CHECK ((chunk_after IS NULL) = (chunk_seen IS NULL))
 ) WITH (fillfactor = 10);
 COMMENT ON TABLE outbox_cursors IS 'How far each relay has read, and which process is its leader. One row per relay name.';
-COMMENT ON COLUMN outbox_cursors.batches IS 'How many batches lie behind the cursor. The progress record in Kafka counts them, too: one that is far ahead of this row shows that the database went back.';
+COMMENT ON COLUMN outbox_cursors.batches IS 'How many batches lie behind the cursor. The progress record in Kafka counts them, too: one that is ahead of this row by events that the outbox has not shows that the database went back.';
 COMMENT ON COLUMN outbox_cursors.last_id IS 'Highest id read. Never goes down.';
 COMMENT ON COLUMN outbox_cursors.seen IS 'The snapshot last_id was read in. Rows with a lower id that it could not see are the stragglers of the next read.';
 COMMENT ON COLUMN outbox_cursors.chunk_after IS 'Set while more stragglers than one batch holds go out in chunks: the id the last chunk ended at.';
 COMMENT ON COLUMN outbox_cursors.chunk_seen IS 'The snapshot that the chunked stragglers were counted in.';
 COMMENT ON COLUMN outbox_cursors.system_identifier IS 'The database cluster that last_id and seen belong to. Another cluster or database means a restore: the relay refuses to start.';
 COMMENT ON COLUMN outbox_cursors.epoch IS 'Progress records of another epoch count no longer. An operator sets a new one to say: after a restore, go on from this row.';
-COMMENT ON COLUMN outbox_cursors.lease_until IS 'By the database''s clock. -infinity: given back. An idle leader lets it lapse: a standby takes over only when events wait.';
+COMMENT ON COLUMN outbox_cursors.lease_until IS 'By the database''s clock. The leader renews it every third of the lease; a standby takes it when it has run out. -infinity: given back.';
 COMMENT ON COLUMN outbox_cursors.fencing_token IS 'Goes up with every change of leader and stands in the WHERE of every move of the cursor, so a leader that lost its lease can move nothing.';
 
 CREATE TABLE outbox_dead_letters (

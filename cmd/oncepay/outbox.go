@@ -49,7 +49,7 @@ type relay struct {
 	Name         string     `json:"relay"`
 	LastID       int64      `json:"last_id"`
 	MovedAt      time.Time  `json:"moved_at"`
-	Holder       string     `json:"holder"` // the last leader; it leads while its lease lasts, and goes on afterwards if it was only idle
+	Holder       string     `json:"holder"` // the last leader; it leads while its lease lasts
 	LeaseUntil   *time.Time `json:"lease_until"`
 	Leads        bool       `json:"leads"`
 	FencingToken int64      `json:"fencing_token"`
@@ -203,11 +203,7 @@ func (v outboxView) print(w io.Writer) {
 	}
 	for _, r := range v.Relays {
 		leader := r.Holder
-		switch {
-		case r.Leads:
-		case r.LeaseUntil != nil && r.Backlog.Events == 0 && r.Stragglers == 0:
-			leader += " (idle)" // without events a leader lets its lease lapse
-		default:
+		if !r.Leads {
 			leader = "NOBODY"
 		}
 		row(w, r.Name, r.Backlog.Events, r.Backlog.oldest(), r.Stragglers, r.LastID, r.MovedAt, leader, r.LeaseUntil, r.FencingToken)

@@ -76,13 +76,12 @@ func TestTheOutboxShowsCursorBacklogAndStragglers(t *testing.T) {
 	exec(anEvent)
 	exec(aCursor)
 
-	exec(`UPDATE outbox_cursors SET lease_until = now() - interval '1 hour'`) // it has lapsed, and nothing waits
+	exec(`UPDATE outbox_cursors SET lease_until = now() + interval '1 hour'`)
 	exec(`INSERT INTO outbox_dead_letters (relay, id, xid, event_id, aggregate_type, aggregate_id, event_type, payload, headers, created_at, refusal)
 		SELECT 'main', id, xid, event_id, aggregate_type, aggregate_id, event_type, payload, headers, created_at, 'too large' FROM outbox_events`)
-	if out := must(t, env, "outbox"); !strings.Contains(out, "relay-7 (idle)") || !strings.Contains(out, "refused        1\nparked         1\n") {
-		t.Errorf("of an idle leader, and one that was refused:\n%s", out)
+	if out := must(t, env, "outbox"); !strings.Contains(out, "relay-7  ") || !strings.Contains(out, "refused        1\nparked         1\n") {
+		t.Errorf("of a leader, and an event that was refused:\n%s", out)
 	}
-	exec(`UPDATE outbox_cursors SET lease_until = now() + interval '1 hour'`)
 
 	v := look()
 	if r := v.Relays[0]; r.Name != "main" || r.LastID != 2 || !r.Leads || r.Holder != "relay-7" || r.FencingToken != 3 || r.Stragglers != 0 || r.Backlog.Events != 0 {
@@ -105,9 +104,9 @@ func TestTheOutboxShowsCursorBacklogAndStragglers(t *testing.T) {
 	if !strings.Contains(out, "NOBODY  -      3\n") || !strings.Contains(out, "  about 3\n") {
 		t.Errorf("without a leader:\n%s", out)
 	}
-	exec(`UPDATE outbox_cursors SET lease_until = now() - interval '1 hour'`) // it has lapsed, and events wait
+	exec(`UPDATE outbox_cursors SET lease_until = now() - interval '1 hour'`) // it has run out
 	if out := must(t, env, "outbox"); !strings.Contains(out, "NOBODY") {
-		t.Errorf("with a leader that does not send:\n%s", out)
+		t.Errorf("with a leader that is gone:\n%s", out)
 	}
 	exec(`UPDATE outbox_cursors SET chunk_after = 1, chunk_seen = pg_current_snapshot()`) // it was sent, in a chunk
 	if r := look().Relays[0]; r.Stragglers != 0 {

@@ -64,30 +64,19 @@ func (b *batch) upTo(n int) Position { return advance(b.from, b.found, n, b.snap
 // read fills b with what comes behind p, up to limit messages. An empty batch leaves the position as it is, unless it ended
 // a run of chunks.
 func (b *batch) read(ctx context.Context, db *pgxpool.Pool, s statements, limit int, p Position) error {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	return b.readIn(ctx, db, s, limit, p)
+	return b.readWithin(ctx, readTimeout, db, s, limit, p)
 }
 
-// A transaction_timeout (Postgres 17) that runs already can be taken away, but not made longer.
-const allowLong = `
-SELECT set_config(name, CASE name WHEN 'statement_timeout' THEN $1 ELSE '0' END, true)
-FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout')`
-
-// readLong is read without the limits that the connection sets. The first read after a long absence looks for stragglers in the
-// index entries of all that was written meanwhile: 0.1 s for a million.
-func (b *batch) readLong(ctx context.Context, db *pgxpool.Pool, s statements, limit int, p Position) error {
-	ctx, cancel := context.WithTimeout(ctx, longTimeout)
-	defer cancel()
-	tx, err := db.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
-	if err != nil {
-		return fmt.Errorf("begin a long read: %w", err)
+// readWithin is read with a time limit. The first read after a long absence looks for stragglers in the index entries of all that was
+// written meanwhile: 0.1 s for a million.
+func (b *batch) readWithin(ctx context.Context, limit time.Duration, db *pgxpool.Pool, s statements, most int, p Position) error {
+	query, args := s.behind(p)
+	if err := b.query(ctx, db, limit, most, query, args...); err != nil {
+		return fmt.Errorf("read outbox: %w", err)
 	}
-	defer func() { _ = tx.Rollback(ctx) }() // it wrote nothing
-	if _, err := tx.Exec(ctx, allowLong, strconv.FormatInt(longTimeout.Milliseconds(), 10)); err != nil {
-		return fmt.Errorf("allow a long read: %w", err)
-	}
-	return b.readIn(ctx, tx, s, limit, p)
+	b.from = p
+	b.next = b.upTo(b.n)
+	return nil
 }
 
 // tooLong says that a read ran into the statement_timeout of its connection, or of ours where that has none.
@@ -96,26 +85,37 @@ func tooLong(ctx context.Context, err error) bool {
 	return errors.As(err, &e) && e.Code == "57014" || errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil
 }
 
-// querier is a pool or a transaction.
-type querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
+// A read's snapshot has to be older than its plan. With READ COMMITTED a statement is planned and takes its snapshot afterwards: that of
+// a read which was held up in between shows the events of a partition that was attached meanwhile, and the read itself passes them.
+const beginRead = `BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY`
 
-func (b *batch) readIn(ctx context.Context, db querier, s statements, limit int, p Position) error {
-	query, args := s.behind(p)
-	if err := b.query(ctx, db, limit, query, args...); err != nil {
-		return fmt.Errorf("read outbox: %w", err)
-	}
-	b.from = p
-	b.next = b.upTo(b.n)
-	return nil
-}
+// What the connection allows is not enough for a long read. A transaction_timeout (Postgres 17) that runs already can be taken away, but not
+// made longer.
+const allowLong = `
+SELECT set_config(name, CASE name WHEN 'statement_timeout' THEN $1 ELSE '0' END, true)
+FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout')`
 
-// query fills b with what a statement finds: snapshot, then the columns of a message.
-func (b *batch) query(ctx context.Context, db querier, limit int, sql string, args ...any) error {
-	ctx, leave := context.WithCancel(ctx)
+// query fills b with what a statement finds: snapshot, then the columns of a message. It is one round trip.
+func (b *batch) query(ctx context.Context, db *pgxpool.Pool, timeout time.Duration, limit int, sql string, args ...any) error {
+	ctx, leave := context.WithTimeout(ctx, timeout)
 	defer leave()
-	rows, err := db.Query(ctx, sql, append([]any{pgx.QueryResultFormats{pgx.BinaryFormatCode}}, args...)...)
+	pipeline := &pgx.Batch{}
+	pipeline.Queue(beginRead)
+	if timeout > readTimeout {
+		pipeline.Queue(allowLong, strconv.FormatInt(timeout.Milliseconds(), 10))
+	}
+	before := pipeline.Len()
+	pipeline.Queue(sql, args...)
+	pipeline.Queue(`COMMIT`)
+
+	results := db.SendBatch(ctx, pipeline)
+	defer results.Close()
+	for range before {
+		if _, err := results.Exec(); err != nil {
+			return err
+		}
+	}
+	rows, err := results.Query()
 	if err != nil {
 		return err
 	}
@@ -135,13 +135,15 @@ func (b *batch) query(ctx context.Context, db querier, limit int, sql string, ar
 		leave() // what was not read may be gigabytes, which Close would wait for: better a new connection
 		return nil
 	}
-	rows.Close() // throws away what was not read, and says whether it all came
-	return rows.Err()
+	if rows.Close(); rows.Err() != nil {
+		return rows.Err()
+	}
+	return results.Close() // throws away what was not read, and says whether it all came
 }
 
 // add keeps a row, which comes in Postgres' binary format. Memory that grows moves: slices of it are cut by point.
 func (b *batch) add(row [][]byte) error {
-	if len(row[1]) != 8 || len(row[2]) != 16 || len(row[5])%8 != 0 || len(row[8]) == 0 || len(row[9]) != 8 {
+	if len(row[1]) != 8 || len(row[2]) != 16 || len(row[5])%8 != 0 || len(row[8]) < 2 || len(row[9]) != 8 {
 		return errors.New("a row is not of the shape that the statement asks for")
 	}
 	if b.snapshot == "" {
@@ -154,7 +156,7 @@ func (b *batch) add(row [][]byte) error {
 	b.versions = append(b.versions, version)
 	b.bytes = append(b.bytes, row[7]...)
 	payload := len(b.bytes)
-	b.bytes = append(b.bytes, row[8][1:]...) // jsonb: its format's version, then its text
+	b.bytes = append(b.bytes, row[8]...)
 	b.ids = append(b.ids, row[4]...)
 	b.parts = append(b.parts, part{payload: payload, headers: len(b.bytes), id: len(b.ids), versioned: row[5] != nil})
 	b.found = append(b.found, Message{

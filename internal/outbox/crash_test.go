@@ -57,9 +57,6 @@ func (p *deathbed) die() error {
 	return errors.New("it is dead")
 }
 
-// Ping lets the lease of the dead lapse.
-func (p *deathbed) Ping(context.Context) error { return errors.New("it is dead") }
-
 func TestARelayThatDiesAtAnyStepIsFollowedByOneThatLosesNothing(t *testing.T) {
 	t.Parallel()
 	const size = 4 // of a batch

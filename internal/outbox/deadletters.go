@@ -55,7 +55,7 @@ WHERE relay = $1 AND state IN ('parked', 'retry') AND id <= $2 AND pg_visible_in
 const anyReleased = `SELECT EXISTS (SELECT ` + releasedLetters + `)`
 
 const readReleased = `
-SELECT '', id, event_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload, headers, created_at` + releasedLetters + `
+SELECT '', id, event_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload, headers::text, created_at` + releasedLetters + `
 ORDER BY id LIMIT $4`
 
 const parkedAggregates = `
@@ -145,9 +145,7 @@ func released(ctx context.Context, db *pgxpool.Pool, relay string, p Position) (
 
 // readReleased fills b with dead letters that wait to be sent, as far as they fit, in their order.
 func (t *term) readReleased(ctx context.Context, b *batch, limit int) error {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	if err := b.query(ctx, t.db, limit, readReleased, t.relay, t.at.Last, t.at.Seen, limit+1); err != nil {
+	if err := b.query(ctx, t.db, readTimeout, limit, readReleased, t.relay, t.at.Last, t.at.Seen, limit+1); err != nil {
 		return fmt.Errorf("read dead letters: %w", err)
 	}
 	return nil

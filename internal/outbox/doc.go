@@ -6,7 +6,7 @@
 //
 //   - no event is lost and none is invented, under any number of concurrent writers and with long transactions open;
 //   - events of one aggregate arrive in the order of their commits;
-//   - a crash of relay or broker repeats at most the two batches in hand, under the same event ids; with Kafka.ExactlyOnce it
+//   - a crash of relay or broker repeats at most as many events as two full batches have, under the same event ids; with Kafka.ExactlyOnce it
 //     repeats nothing that readers with read_committed see.
 //
 // Not promised: one order across aggregates, or that nobody else sees an event twice. Consumers deduplicate by ce_id; package
@@ -28,8 +28,8 @@
 // wait. Every change of leader raises a fencing token, and every move of the cursor names the token it was elected with.
 // There are no session locks and no LISTEN: a pooler may stand in between.
 //
-// A leader without events lets its lease lapse: renewing it would write to the log all night. It leads on, and renews before it
-// sends. A standby takes a lapsed lease over only when events wait behind it.
+// A heartbeat renews the lease when a third of it has passed, and ends the term when another relay leads, the database went back, or the
+// lease could not be renewed in time. A standby takes a lease that was given back or has run out.
 //
 // # What happens when
 //
@@ -41,6 +41,7 @@
 //	a topic is missing or forbidden           the same; OnError is told a TopicError
 //	a topic's partitions changed              the same, with a PartitionsError in it; or it drains (kafka_partitions.go)
 //	the broker refuses an event               its aggregate is parked until an operator decides, all others flow (letters.go)
+//	the database fails over, losing nothing   the relay goes on, wherever it was
 //	the database was restored, or went back   the relay refuses to start and says so (see ErrRestored)
 //
 // # To copy it

@@ -108,6 +108,7 @@ type broker struct {
 
 	mu           sync.Mutex
 	kept         *outbox.Progress // what Open returns
+	next         outbox.Progress  // of the batch that was acknowledged last
 	got          []outbox.Message
 	batches      []int // sizes of the batches that were acknowledged
 	opened, open int   // publishers
@@ -127,7 +128,7 @@ type publisher struct {
 	broken bool
 }
 
-func (p *publisher) Publish(ctx context.Context, batch []outbox.Message, _ outbox.Progress) (err error) {
+func (p *publisher) Publish(ctx context.Context, batch []outbox.Message, next outbox.Progress) (err error) {
 	if len(batch) == 0 {
 		return nil
 	}
@@ -151,12 +152,10 @@ func (p *publisher) Publish(ctx context.Context, batch []outbox.Message, _ outbo
 		b.got = append(b.got, m)
 	}
 	if err == nil {
-		b.batches = append(b.batches, len(batch))
+		b.batches, b.next = append(b.batches, len(batch)), next
 	}
 	return err
 }
-
-func (p *publisher) Ping(context.Context) error { return nil }
 
 func (p *publisher) Close() {
 	p.once.Do(func() {
@@ -171,6 +170,13 @@ func (b *broker) received() []outbox.Message {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return append([]outbox.Message(nil), b.got...)
+}
+
+// progress returns what came with the batch that was acknowledged last.
+func (b *broker) progress() *outbox.Progress {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return new(b.next)
 }
 
 func (b *broker) ids() (ids []uuid.UUID) {

@@ -319,8 +319,5 @@ func (p *kafkaPublisher) unreadable(err error) error {
 	return fmt.Errorf("read progress: %w", err)
 }
 
-// Ping implements Publisher.
-func (p *kafkaPublisher) Ping(ctx context.Context) error { return p.client.Ping(ctx) }
-
 // Close gives up what is not acknowledged.
 func (p *kafkaPublisher) Close() { p.close() }

@@ -4,20 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
+	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 )
 
 // errReleased ends a term because an operator has released dead letters: the next one begins with them.
 var errReleased = errors.New("dead letters were released")
 
-// errSlow ends a term when the broker answers, but does not acknowledge: too few replicas, no leader of a partition.
+// errSlow ends a term when the broker cannot be reached, or answers and does not acknowledge: too few replicas, no leader of a partition.
 var errSlow = fmt.Errorf("the broker did not acknowledge within %s", publishTimeout)
 
 // leader is a relay in one term. Three things happen side by side, each in order: batch n+1 is read, batch n is with the broker,
-// and the cursor moves behind batch n-1, which is acknowledged. No transaction is open meanwhile.
+// and the cursor moves behind what is acknowledged. No transaction is open meanwhile. A heartbeat keeps the lease.
 type leader struct {
 	*Relay
 	term      *term
@@ -25,53 +24,94 @@ type leader struct {
 	parked    map[aggregate]int64 // from which id on
 	skipped   map[int64]bool      // events behind the cursor's position that an operator has given up
 	suspicion *suspicion
-	moving    chan error  // the move that is under way; nil: none is
-	moved     bool        // whether the cursor ever moved
-	away      atomic.Bool // a long read is under way
+
+	lose   context.CancelCauseFunc // ends the term
+	acked  Position                // behind what the broker has acknowledged
+	ahead  int                     // events that are acknowledged and covered by no move that has ended
+	target Position                // of the last move
+	under  int                     // events that this move covers
+	moving chan error              // what became of it, which is noted later; nil: it was noted
+	moved  bool                    // whether the cursor ever moved
+	total  Ahead                   // what was acknowledged in this term
+	marks  []Ahead                 // the total at the last places that the cursor was moved to
 }
 
 // lead moves batches until ctx ends (nil) or the term does.
-func (l *leader) lead(ctx context.Context) (err error) {
+func (l *leader) lead(ctx context.Context) error {
+	// A batch that was begun is finished although ctx ends: half of it may be on the broker already. But a broker that is
+	// away does not keep the relay from ending. And whatever the term waits for, it ends with its lease.
+	work, lose := context.WithCancelCause(context.WithoutCancel(ctx))
+	l.lose = lose
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(settleTimeout, func() { lose(context.Canceled) }) })()
+	var heart sync.WaitGroup
+	heart.Go(func() {
+		if err := l.term.keep(work); err != nil {
+			lose(err)
+		}
+	})
+
+	err := l.run(ctx, work)
+	if lost := context.Cause(work); lost != nil {
+		err = lost
+	}
+	if failed := l.finish(ctx); err == nil {
+		err = failed
+	}
+
+	lose(nil)
+	heart.Wait()
+	if err == nil { // nothing is on its way: a standby need not wait until the publisher is closed
+		l.term.release(ctx)
+	}
+	if l.publisher != nil {
+		l.publisher.Close()
+	}
+	l.term.release(ctx)
+	if ctx.Err() != nil && !errors.Is(err, ErrRestored) {
+		return nil // which is all that err says
+	}
+	return err
+}
+
+// run moves batches as long as nothing fails. ctx ends when the relay is to end, work with the term.
+func (l *leader) run(ctx, work context.Context) error {
 	var reader sync.WaitGroup
 	defer reader.Wait()
-	defer l.term.release(ctx)
-	if err := l.open(ctx); err != nil {
-		return ignoreEnd(ctx, err)
-	}
-	defer l.publisher.Close()
-	// A batch that was begun is finished although ctx ends: half of it may be on the broker already. But a broker that is
-	// away does not keep the relay from ending.
-	work, lose := context.WithCancelCause(context.WithoutCancel(ctx))
-	defer lose(nil)
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(settleTimeout, func() { lose(context.Canceled) }) })()
-
-	if err := l.resend(work); err != nil {
-		return ignoreEnd(ctx, err)
-	}
-	defer func() { // what is acknowledged is written down even when the term ends
-		if failed := l.settle(); failed != nil { // then this is why it ended
-			err = ignoreEnd(ctx, failed)
-		}
-		if err == nil { // nothing is on its way: a standby need not wait until the publisher is closed
-			l.term.release(ctx)
-		}
-	}()
-	reading, stop := context.WithCancel(ctx)
+	reading, stop := context.WithCancel(work)
 	defer stop()
+	defer context.AfterFunc(ctx, stop)()
+
+	if err := l.open(reading); err != nil {
+		return err
+	}
+	if err := l.resend(work); err != nil {
+		return err
+	}
+
 	free, found := make(chan *batch, 2), make(chan *batch)
 	free <- &batch{}
 	free <- &batch{}
-	from, limit := l.term.at, l.suspicion.limit(l.Batch)
+	from, limit := l.acked, l.suspicion.limit(l.Batch)
+	defer close(free)
 	reader.Go(func() { l.readAhead(reading, from, limit, free, found) })
 
-	watch := time.NewTicker(min(watchPoll, l.term.lease/3))
+	move, watch := time.NewTicker(moveEvery), time.NewTicker(watchPoll)
+	defer move.Stop()
 	defer watch.Stop()
 	for {
+		var err error
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-work.Done():
+			return context.Cause(work)
 		case <-watch.C:
-			err = l.watch(ctx)
+			var letters bool
+			if letters, err = released(work, l.DB, l.Name, l.acked); err == nil && letters {
+				err = errReleased
+			}
+		case <-move.C:
+			l.follow(work)
 		case b := <-found:
 			// Crash point: read but not sent. Nothing happened, the next leader reads the same batch.
 			if err = b.err; err == nil {
@@ -79,41 +119,29 @@ func (l *leader) lead(ctx context.Context) (err error) {
 			}
 			// Crash point: sent but the cursor not moved. The batch is sent again, under the same event ids, unless the
 			// Publisher kept progress with it.
-			if err == nil {
-				err = l.moveBehind(work, b, lose)
-			}
 			free <- b
 		}
 		if err != nil {
-			return ignoreEnd(ctx, err)
+			return err
 		}
 	}
 }
 
-// open makes the term's Publisher and puts the cursor to where the term begins. The lease is kept meanwhile: two relays that
-// take it from each other while a slow broker is being opened would shut out each other's Publishers for ever.
+// open makes the term's Publisher and finds where the term begins.
 func (l *leader) open(ctx context.Context) error {
 	opening, cancel := context.WithTimeout(ctx, max(openTimeout, l.term.lease))
 	defer cancel()
-	var publisher Publisher
-	var kept *Progress
-	err := l.whileLeading(opening, func(ctx context.Context) (err error) {
-		publisher, kept, err = l.Open(ctx, l.Name)
-		return err
-	})
-	if err == nil {
-		err = l.term.renew(ctx)
-	}
-	if err == nil {
-		err = l.term.begin(ctx, kept)
-	}
+	publisher, kept, err := l.Open(opening, l.Name)
 	if err != nil {
-		if publisher != nil { // it came too late
-			publisher.Close()
-		}
-		return err
+		return &BrokerError{err}
 	}
 	l.publisher = publisher
+
+	if err := l.term.begin(ctx, kept); err != nil {
+		return err
+	}
+	l.acked, l.target, l.total.Batches = l.term.at, l.term.at, l.term.at.Batches
+	l.marks = []Ahead{l.total}
 	return nil
 }
 
@@ -121,14 +149,12 @@ func (l *leader) open(ctx context.Context) error {
 // found nothing is handed over once, when the relay becomes idle.
 func (l *leader) readAhead(ctx context.Context, p Position, limit int, free <-chan *batch, found chan<- *batch) {
 	statements, wait := newStatements(limit), busyPoll
-	for b := range until(ctx, free) {
+	for b := range free {
 		for {
 			begun := time.Now()
 			b.err = b.read(ctx, l.DB, statements, limit, p)
 			if tooLong(ctx, b.err) {
-				l.away.Store(true)
-				b.err = b.readLong(ctx, l.DB, statements, limit, p)
-				l.away.Store(false)
+				b.err = b.readWithin(ctx, longTimeout, l.DB, statements, limit, p)
 			}
 			if b.err != nil || b.next != p {
 				l.OnRead(b.n, time.Since(begun))
@@ -165,143 +191,74 @@ func (l *leader) readAhead(ctx context.Context, p Position, limit int, free <-ch
 	}
 }
 
-// until yields what comes from a channel until ctx ends.
-func until[T any](ctx context.Context, from <-chan T) iter.Seq[T] {
-	return func(yield func(T) bool) {
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case v := <-from:
-				if !yield(v) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// publish sends a batch, except what belongs to parked aggregates.
+// publish sends a batch, except what belongs to parked aggregates, and lets the cursor follow. A crash repeats what is acknowledged
+// and not moved behind, and the batch that is with the broker: as many events as two batches have, at most.
 func (l *leader) publish(ctx context.Context, b *batch) error {
-	// This process, or its connection, may have been stopped for longer than the lease, or may have let it lapse while it was idle:
-	// then another leader may have sent this batch and what comes after it.
-	if l.term.remaining() < l.term.lease/2 {
+	if l.ahead+b.n > 2*l.Batch {
 		if err := l.settle(); err != nil {
 			return err
 		}
-		if err := l.term.renew(ctx); err != nil {
-			return err
-		}
+		l.follow(ctx)
 	}
-	_, err := l.send(ctx, b.messages(), l.term.progress(b.next))
-	if n := durable(err); n > 0 { // the term ends, but what is acknowledged needs no repeating
-		if settled := l.settle(); settled != nil {
-			return settled
-		}
-		if moved := l.term.move(ctx, b.upTo(n)); moved != nil {
-			return moved
-		}
-	}
-	return err
-}
 
-// moveBehind lets the cursor follow a batch that is acknowledged, once it stands behind the one before. So a crash repeats
-// two batches at most: this one, and the one that is with the broker by then.
-func (l *leader) moveBehind(ctx context.Context, b *batch, lose context.CancelCauseFunc) error {
-	if b.next == b.from {
-		return nil
+	next, total := l.term.progress(b.next), l.total
+	total.Batches = b.next.Batches
+	for _, m := range b.messages() {
+		total.add(m.EventID)
 	}
-	if err := l.settle(); err != nil {
+	for _, mark := range slices.Concat(l.marks, []Ahead{l.total}) { // when the term ends now, the cursor is moved there
+		next.Ahead = append(next.Ahead, Ahead{mark.Batches, total.Events - mark.Events, total.Hash - mark.Hash})
+	}
+	_, err := l.send(ctx, b.messages(), next)
+	if err != nil {
+		if n := durable(err); n > 0 { // the term ends, but what is acknowledged needs no repeating
+			l.acked = b.upTo(n)
+		}
 		return err
 	}
-	moving, next := make(chan error, 1), b.next
-	l.moving = moving
-	go func() {
-		err := l.term.move(ctx, next)
-		if err != nil {
-			lose(err) // what is with the broker is not ours any more
-		}
-		moving <- err
-	}()
+
+	l.acked, l.ahead, l.total = b.next, l.ahead+b.n, total
+	if l.ahead >= l.Batch {
+		l.follow(ctx)
+	}
 	return nil
 }
 
-// settle waits for the move that is under way.
-func (l *leader) settle() error {
-	if l.moving == nil {
-		return nil
+// follow begins to move the cursor behind what is acknowledged, unless it is moving. Each move leaves a dead row behind, which a snapshot
+// that is held open keeps: so small batches share one.
+func (l *leader) follow(ctx context.Context) {
+	if l.acked == l.target || l.moving != nil && len(l.moving) == 0 || l.settle() != nil {
+		return
 	}
-	err := <-l.moving
-	l.moving, l.moved = nil, l.moved || err == nil
+	l.target, l.under, l.moving = l.acked, l.ahead, make(chan error, 1)
+	l.marks = append(l.marks[max(0, len(l.marks)-mostMarks):], l.total)
+
+	go func(moving chan<- error, p Position) {
+		err := l.term.move(ctx, p)
+		if err != nil {
+			l.lose(err) // what is with the broker is not ours any more
+		}
+		moving <- err
+	}(l.moving, l.target)
+}
+
+// settle waits for the move that is under way.
+func (l *leader) settle() (err error) {
+	if l.moving != nil {
+		err = <-l.moving
+		l.moving, l.moved, l.ahead = nil, l.moved || err == nil, l.ahead-l.under
+	}
 	return err
 }
 
-// watch looks whether dead letters were released, and keeps the lease while a long read is under way.
-func (l *leader) watch(ctx context.Context) error {
-	if err := l.settle(); err != nil {
+// finish moves the cursor behind all that is acknowledged, even when the term ends in a failure.
+func (l *leader) finish(ctx context.Context) error {
+	if err := l.settle(); err != nil || l.acked == l.target {
 		return err
 	}
-	if l.away.Load() {
-		if err := l.keep(ctx); err != nil {
-			return err
-		}
-	}
-	letters, err := released(ctx, l.DB, l.Name, l.term.at)
-	if err == nil && letters {
-		err = errReleased
-	}
-	return err
-}
-
-// whileLeading runs do and keeps the lease meanwhile, as long as the broker answers. It cancels do when the lease is lost, or
-// after publishTimeout.
-func (l *leader) whileLeading(ctx context.Context, do func(context.Context) error) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, publishTimeout, errSlow)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- do(ctx) }()
-	tick := time.NewTicker(l.term.lease / 3)
-	defer tick.Stop()
-	for {
-		select {
-		case err := <-done:
-			if err != nil {
-				err = &BrokerError{err}
-			}
-			return err
-		case <-tick.C:
-			if err := l.keep(ctx); err != nil {
-				cancel()
-				return errors.Join(err, <-done)
-			}
-		}
-	}
-}
-
-// keep renews the lease when the broker answers, although a batch takes its time. A leader that cannot reach the broker
-// lets another one try.
-func (l *leader) keep(ctx context.Context) error {
-	if l.term.remaining() > l.term.lease/2 {
-		return nil
-	}
-	if l.publisher == nil { // it is being opened, which has a time limit
-		return l.term.renew(ctx)
-	}
-	probing, cancel := context.WithTimeout(ctx, l.term.lease/3)
-	defer cancel()
-	if err := l.publisher.Ping(probing); err != nil {
-		if l.term.remaining() > 0 {
-			return nil
-		}
-		return fmt.Errorf("the lease ran out while the broker did not answer: %w", &BrokerError{err})
-	}
-	return l.term.renew(ctx)
-}
-
-// ignoreEnd returns nil for errors that only say that ctx has ended.
-func ignoreEnd(ctx context.Context, err error) error {
-	if ctx.Err() != nil && !errors.Is(err, ErrRestored) {
-		return nil
-	}
+	err := l.term.move(ctx, l.acked)
+	l.moved = l.moved || err == nil
 	return err
 }

@@ -34,11 +34,10 @@ SELECT $1, pg_current_snapshot(), s.system_identifier, d.oid
 FROM pg_control_system() s, pg_database d WHERE d.datname = current_database()
 ON CONFLICT DO NOTHING`
 
-// Standbys look before they write, so that waiting costs no WAL. clock_timestamp(), because now() is when the transaction
-// began, which is before it may have waited for the row.
+// Standbys look before they write, so that waiting costs no WAL. A lease is free when it was given back (-infinity) or has run out.
+// clock_timestamp(), because now() is when the transaction began, which is before it may have waited for the row.
 const lookAtLease = `
-SELECT lease_until = '-infinity', lease_until < clock_timestamp() + $2::interval, lease_until < clock_timestamp(), batches, last_id, seen::text, coalesce(chunk_after, 0), coalesce(chunk_seen::text, '')
-FROM outbox_cursors WHERE relay = $1`
+SELECT lease_until < clock_timestamp() FROM outbox_cursors WHERE relay = $1`
 
 const takeLease = `
 UPDATE outbox_cursors SET holder = $2, lease_until = clock_timestamp() + $3::interval, fencing_token = fencing_token + 1
@@ -56,18 +55,20 @@ SELECT pg_is_in_recovery(),
        CASE WHEN pg_is_in_recovery() THEN 0 ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint END
 FROM outbox_cursors c, pg_control_system() s, pg_database d WHERE c.relay = $1 AND d.datname = current_database()`
 
-// The fencing token stands in every WHERE: a leader that was replaced moves and renews nothing. And the cursor has to
-// be where this leader believes it to be: after a failover that lost the newest transactions, ids that it has read are handed out
-// again, for events that it has not. Holder is one run of one process, since such a failover hands out tokens again as well.
+// Every WHERE names the fencing token: a leader that was replaced moves and renews nothing. And the cursor has to be where
+// this leader believes it to be, on the timeline that its term began on: after a failover that lost the newest transactions, ids that it
+// has read are handed out again, for events that it has not. Holder is one run of one process, since such a failover hands out tokens
+// again as well. A lease that was given back stays so, although a statement that was given up arrives late.
 const led = `
-WHERE relay = $1 AND fencing_token = $2 AND holder = $3 AND batches = $4`
+WHERE relay = $1 AND fencing_token = $2 AND holder = $3 AND batches = $4 AND lease_until > '-infinity'
+  AND ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint = $5`
 
 const moveCursor = `
-UPDATE outbox_cursors SET batches = $5, last_id = $6, seen = $7::text::pg_snapshot, chunk_after = nullif($8::bigint, 0), chunk_seen = nullif($9, '')::pg_snapshot,
-    moved_at = clock_timestamp(), lease_until = clock_timestamp() + $10::interval` + led
+UPDATE outbox_cursors SET batches = $7, last_id = $8, seen = $9::text::pg_snapshot, chunk_after = nullif($10::bigint, 0), chunk_seen = nullif($11, '')::pg_snapshot,
+    moved_at = clock_timestamp(), lease_until = clock_timestamp() + $6::interval` + led
 
 const renewLease = `
-UPDATE outbox_cursors SET lease_until = clock_timestamp() + $5::interval` + led
+UPDATE outbox_cursors SET lease_until = clock_timestamp() + $6::interval` + led
 
 const releaseLease = `
 UPDATE outbox_cursors SET lease_until = '-infinity' WHERE relay = $1 AND fencing_token = $2 AND holder = $3`
@@ -90,33 +91,26 @@ type candidate struct {
 	db            *pgxpool.Pool
 	relay, holder string
 	lease         time.Duration
-	waiting       time.Time // since when events have been waiting for a leader whose lease runs out; zero: they are not
 }
 
 // elect tries to become leader. Not elected: nil and no error.
-//
-// A lease that was given back is free. One that has run out is free when there is something to do: a leader lets it lapse
-// while it is idle, since renewing it would write to the log all night, and renews it before it sends again. So a standby
-// gives it a little time for that: the last sixth of the lease, or as much from when events wait behind a lapsed one. A leader
-// that works renews its lease long before.
 func (c *candidate) elect(ctx context.Context) (*term, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.lease) // a connection may have died unseen
 	defer cancel()
-	var released, ending, lapsed bool
-	var p Position
-	err := c.db.QueryRow(ctx, lookAtLease, c.relay, c.patience()).Scan(&released, &ending, &lapsed, &p.Batches, &p.Last, &p.Seen, &p.ChunkAfter, &p.ChunkSeen)
+
+	var free bool
+	err := c.db.QueryRow(ctx, lookAtLease, c.relay).Scan(&free)
 	if errors.Is(err, pgx.ErrNoRows) {
 		_, err = c.db.Exec(ctx, ensureCursor, c.relay)
-		released = true
+		free = true
 	}
 	if err != nil {
 		return nil, fmt.Errorf("look at lease: %w", err)
 	}
-	if !released {
-		if wanted, err := c.wanted(ctx, ending, p); !wanted || !lapsed {
-			return nil, err
-		}
+	if !free {
+		return nil, nil
 	}
+
 	t := &term{db: c.db, relay: c.relay, holder: c.holder, lease: c.lease}
 	begun := time.Now()
 	t.renewed.Store(&begun)
@@ -139,72 +133,48 @@ func (c *candidate) elect(ctx context.Context) (*term, error) {
 	if err != nil {
 		return nil, fmt.Errorf("take lease: %w", err)
 	}
-	c.waiting = time.Time{}
 	return t, nil
 }
 
-// patience is for how long events wait until their leader must have noticed them.
-func (c *candidate) patience() time.Duration { return c.lease / 6 }
-
-// wanted says whether events have been waiting behind a lease that runs out for longer than its holder would need to notice them.
-func (c *candidate) wanted(ctx context.Context, ending bool, p Position) (bool, error) {
-	waits := false
-	if ending {
-		var err error
-		if waits, err = c.waits(ctx, p); err != nil {
-			return false, err
+// keep is the term's heartbeat: it renews the lease when a third of it has passed. It returns ErrFenced when this relay leads no more,
+// another error when it could not renew before the lease ran out, and nil when ctx ends.
+func (t *term) keep(ctx context.Context) error {
+	for ctx.Err() == nil {
+		sleep(ctx, max(t.remaining()-t.lease*2/3, t.lease/12))
+		if t.remaining() > t.lease*2/3 {
+			continue // a move has renewed it
+		}
+		if err := t.renew(ctx); errors.Is(err, ErrFenced) || err != nil && t.remaining() <= 0 {
+			return err
 		}
 	}
-	switch {
-	case !waits:
-		c.waiting = time.Time{}
-	case c.waiting.IsZero():
-		c.waiting = time.Now()
-	}
-	return waits && time.Since(c.waiting) > c.patience(), nil
+	return nil
 }
 
-const anyBehind = `SELECT EXISTS (SELECT FROM outbox_events WHERE id > $1)`
-
-// waits says whether there is anything to send behind p. Only when nothing is new are stragglers looked for: behind a long absence that takes long.
-func (c *candidate) waits(ctx context.Context, p Position) (any bool, err error) {
-	if err := c.db.QueryRow(ctx, anyBehind, p.Last).Scan(&any); err != nil {
-		return false, fmt.Errorf("look for events: %w", err)
-	}
-	if any {
-		return true, nil
-	}
-	var b batch
-	if err := b.read(ctx, c.db, newStatements(1), 1, p); err != nil || b.n > 0 {
-		return b.n > 0, err
-	}
-	return released(ctx, c.db, c.relay, p)
+// renew prolongs the lease. It waits for a third of it at most: a connection may have died unseen, and the next try has another one.
+func (t *term) renew(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.update(ctx, t.lease/3, "renew lease", renewLease)
 }
 
-// move puts the cursor behind what the broker has acknowledged, and renews the lease. It waits no longer than the lease
-// lasts: ctx may be without an end, and a connection may have died unseen.
+// move puts the cursor behind what the broker has acknowledged, and renews the lease. It does not outlast the lease.
 func (t *term) move(ctx context.Context, p Position) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	err := t.update(ctx, "move cursor", moveCursor, p.Batches, p.Last, p.Seen, p.ChunkAfter, p.ChunkSeen, t.lease)
+	err := t.update(ctx, max(t.remaining(), t.lease/3), "move cursor", moveCursor, p.Batches, p.Last, p.Seen, p.ChunkAfter, p.ChunkSeen)
 	if err == nil {
 		t.at = p
 	}
 	return err
 }
 
-// renew prolongs the lease, and waits no longer than it lasts.
-func (t *term) renew(ctx context.Context) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.update(ctx, "renew lease", renewLease, t.lease)
-}
-
-func (t *term) update(ctx context.Context, doing, sql string, args ...any) error {
-	ctx, cancel := context.WithTimeout(ctx, t.lease)
+func (t *term) update(ctx context.Context, limit time.Duration, doing, sql string, args ...any) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+
 	begun := time.Now()
-	tag, err := t.db.Exec(ctx, sql, append([]any{t.relay, t.token, t.holder, t.at.Batches}, args...)...)
+	tag, err := t.db.Exec(ctx, sql, append([]any{t.relay, t.token, t.holder, t.at.Batches, t.is.Timeline, t.lease}, args...)...)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s: %w", doing, err)

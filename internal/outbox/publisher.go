@@ -15,8 +15,6 @@ type Publisher interface {
 	// A RefusedError says what the broker will never take. After any error but one that says Unsent the Publisher is closed
 	// and thrown away.
 	Publish(ctx context.Context, batch []Message, next Progress) error
-	// Ping asks whether the broker answers.
-	Ping(ctx context.Context) error
 	Close()
 }
 

@@ -143,55 +143,126 @@ func TestARefusedEventParksItsAggregateAndAllOthersFlow(t *testing.T) {
 	}
 }
 
-func TestKeptProgressThatIsAheadIsWhereATermBegins(t *testing.T) {
-	t.Parallel()
-	d, b := newDatabase(t), &broker{}
-	es := d.commit(t, "a", "a")
+// sendUnmoved has a relay send events, and puts the cursor back to where it was before them, as if its moves had been lost. It returns the
+// events, and keeps the progress that the broker has of them.
+func sendUnmoved(t *testing.T, d database, b *broker) []uuid.UUID {
+	t.Helper()
 	first := start(t, d.relay, b.Open, nil)
-	b.waitFor(t, 2)
+	next(t, first.leading, "a leader")
+	before := d.commit(t, "a")
+	d.movedTo(t, 1)
+	d.exec(t, `CREATE TABLE before AS SELECT batches, last_id, seen FROM outbox_cursors`)
+	open := d.begin(t)
+	late := changeAll(t, open, "late")
+	sent := append(before, d.commit(t, "a", "b")...)
+	d.movedTo(t, 2)
+	commit(t, open)
+	sent = append(sent, late...)
+	d.movedTo(t, 3)
 	if err := first.stop(); err != nil {
 		t.Fatal(err)
 	}
-	kept := progressOf(t, d)
-	d.exec(t, `UPDATE outbox_cursors SET batches = batches - 1, last_id = 0`) // as if the move had been lost
-	b.kept = &kept
+	b.kept = b.progress()
+	d.exec(t, `UPDATE outbox_cursors c SET batches = b.batches, last_id = b.last_id, seen = b.seen FROM before b`)
+	return sent
+}
+
+func TestKeptProgressThatIsAheadIsWhereATermBegins(t *testing.T) {
+	t.Parallel()
+	d, b := newDatabase(t), &broker{}
+	es := sendUnmoved(t, d, b)
+	b.kept.Timeline-- // a promoted standby that has all events
+	d.commit(t, "c")
 	start(t, d.relay, b.Open, nil)
-	es = append(es, d.commit(t, "a")...)
+	b.waitFor(t, 5)
+	if diff := cmp.Diff(es, b.ids()[:4]); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if len(b.received()) != 5 {
+		t.Errorf("%d messages, want 5", len(b.received()))
+	}
+}
+
+// unsure keeps the progress of the batch that begins with c, and says that there was no answer, once.
+type unsure struct {
+	outbox.Publisher
+	broker *broker
+}
+
+func (p *unsure) Publish(ctx context.Context, batch []outbox.Message, next outbox.Progress) error {
+	err := p.Publisher.Publish(ctx, batch, next)
+	if len(batch) > 0 && batch[0].AggregateID == "c" && p.broker.kept == nil {
+		p.broker.kept = &next
+		return errors.New("no answer")
+	}
+	return err
+}
+
+// The term ends, and the cursor moves behind what was acknowledged before: from there progress is ahead.
+func TestBatchOfUnknownOutcomeIsNoLoss(t *testing.T) {
+	t.Parallel()
+	d, b := newDatabase(t), &broker{}
+	r := start(t, d.relay, func(ctx context.Context, relay string) (outbox.Publisher, *outbox.Progress, error) {
+		p, kept, err := b.Open(ctx, relay)
+		return &unsure{p, b}, kept, err
+	}, nil)
+	next(t, r.leading, "a leader")
+	release := d.holdCursor(t)
+	want := d.commit(t, "a")
+	b.waitFor(t, 1)
+	testenv.Eventually(t, soon, func() error {
+		if !ask[bool](t, d, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND usename = 'relay' AND wait_event_type = 'Lock')`) {
+			return errors.New("no move waits")
+		}
+		return nil
+	})
+	want = append(want, d.commit(t, "b")...)
+	b.waitFor(t, 2)
+	want = append(want, d.commit(t, "c")...)
 	b.waitFor(t, 3)
-	if diff := cmp.Diff(es, b.ids()); diff != "" {
+	release()
+	want = append(want, d.commit(t, "d")...)
+	b.waitFor(t, 4)
+	if diff := cmp.Diff(want, b.ids()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
 func TestADatabaseThatWentBackIsRefused(t *testing.T) {
 	t.Parallel()
-	for name, change := range map[string]func(*outbox.Progress){
-		"more batches than a crash can lose": func(p *outbox.Progress) { p.Batches += 3 },
-		"another timeline":                   func(p *outbox.Progress) { p.Batches++; p.Timeline++ },
-		"a snapshot of the future":           func(p *outbox.Progress) { p.Batches++; p.Seen = "1000000000:1000000000:" },
+	for name, lose := range map[string]string{
+		"more moves than it can lack": `UPDATE outbox_cursors SET batches = -1`,
+		"a new event is gone":         `DELETE FROM outbox_events WHERE id = (SELECT max(id) FROM outbox_events)`,
+		"a late event is gone":        `DELETE FROM outbox_events WHERE aggregate_id = 'late'`,
+		"an id has another event":     `UPDATE outbox_events SET event_id = gen_random_uuid() WHERE id = (SELECT max(id) FROM outbox_events)`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d, b := newDatabase(t), &broker{}
-			d.commit(t, "a")
-			first := start(t, d.relay, b.Open, nil)
-			b.waitFor(t, 1)
-			if err := first.stop(); err != nil {
-				t.Fatal(err)
-			}
-			kept := progressOf(t, d)
-			change(&kept)
-			b.kept = &kept
-			relay := outbox.Relay{DB: d.relay, Open: b.Open, Name: "main"}
-			ctx, cancel := context.WithTimeout(t.Context(), soon)
-			defer cancel()
-			if err := relay.Run(ctx); !errors.Is(err, outbox.ErrRestored) {
-				t.Errorf("Run returned %v", err)
-			}
+			sendUnmoved(t, d, b)
+			d.exec(t, lose)
+			refuses(t, d, b)
 			d.exec(t, `UPDATE outbox_cursors SET epoch = gen_random_uuid()`) // an operator says: go on from the table
 			start(t, d.relay, b.Open, nil)
-			d.commit(t, "a")
-			b.waitFor(t, 2)
+			last := d.commit(t, "a")
+			testenv.Eventually(t, soon, func() error {
+				if !slices.Contains(b.ids(), last[0]) {
+					return errors.New("it does not go on")
+				}
+				return nil
+			})
+		})
+	}
+	for name, change := range map[string]func(*outbox.Progress){
+		"another cluster":  func(p *outbox.Progress) { p.SystemIdentifier++ },
+		"another database": func(p *outbox.Progress) { p.DatabaseOID++ },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, b := newDatabase(t), &broker{}
+			sendUnmoved(t, d, b)
+			change(b.kept)
+			refuses(t, d, b)
 		})
 	}
 }

@@ -37,6 +37,7 @@ const (
 	busyPoll       = 2 * time.Millisecond   // after traffic: more is likely to come
 	idlePoll       = 100 * time.Millisecond // the longest that an event waits for a relay that had nothing to do
 	standbyPoll    = 20 * time.Millisecond  // how soon a standby sees that the lease is free
+	moveEvery      = 100 * time.Millisecond // how long small batches that are acknowledged wait for the cursor to move behind them
 	watchPoll      = time.Second            // how soon a leader sees what an operator has released
 	openTimeout    = 5 * time.Second        // or the lease, if that is longer
 	publishTimeout = 30 * time.Second       // a broker that took nothing for so long: step down, another relay may reach it

@@ -21,7 +21,7 @@ func (l *leader) send(ctx context.Context, ms []Message, next Progress) (sent []
 			}
 		}
 		begun := time.Now()
-		err := l.whileLeading(ctx, func(ctx context.Context) error { return l.publisher.Publish(ctx, sent, next) })
+		err := l.publishInTime(ctx, sent, next)
 		var refused *RefusedError
 		var partial *PartialError
 		switch {
@@ -56,6 +56,24 @@ func (l *leader) send(ctx context.Context, ms []Message, next Progress) (sent []
 			return nil, fmt.Errorf("after a refusal the publisher is made anew: %w", refused)
 		}
 	}
+}
+
+// publishInTime publishes while this relay leads for certain, and gives up after publishTimeout: another relay may reach the broker.
+func (l *leader) publishInTime(ctx context.Context, ms []Message, next Progress) error {
+	// This process may have been stopped for longer than the lease, and its heartbeat with it: then another leader may have sent
+	// these messages and what comes after them.
+	if l.term.remaining() < l.term.lease/2 {
+		if err := l.term.renew(ctx); err != nil {
+			return err
+		}
+	}
+
+	ctx, cancel := context.WithTimeoutCause(ctx, publishTimeout, errSlow)
+	defer cancel()
+	if err := l.publisher.Publish(ctx, ms, next); err != nil {
+		return &BrokerError{err}
+	}
+	return nil
 }
 
 // placeIn returns where the message stands in ms that stands at place n of those of ms that were sent: parked ones are among them.

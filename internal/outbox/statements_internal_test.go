@@ -20,8 +20,16 @@ type postgres struct {
 	term  *term
 	now   Position
 	reads int
+	total Ahead
+	marks []mark
 	conns [6]*pgx.Conn
 	open  [6]pgx.Tx
+}
+
+// mark is where a cursor was, and what it had passed.
+type mark struct {
+	at    Position
+	total Ahead
 }
 
 func (h *postgres) check(err error) {
@@ -82,9 +90,25 @@ func (h *postgres) read() ([]Message, Position) {
 	}
 	if b.next != h.now {
 		h.check(h.term.move(ctx, b.next))
+		h.compare(ctx, &b)
 		h.now = b.next
 	}
 	return b.messages(), b.next
+}
+
+// compare has the database tell what lies between the last places of the cursor and behind b, whatever was committed since.
+func (h *postgres) compare(ctx context.Context, b *batch) {
+	h.marks = append(h.marks, mark{h.now, h.total})
+	h.marks = h.marks[max(0, len(h.marks)-3):]
+	for _, m := range b.messages() {
+		h.total.add(m.EventID)
+	}
+	for _, m := range h.marks {
+		want := Ahead{m.at.Batches, h.total.Events - m.total.Events, h.total.Hash - m.total.Hash}
+		if got, err := h.term.between(ctx, m.at, b.next); err != nil || got != want {
+			h.t.Fatalf("between %+v and %+v are %+v, %v, want %+v", m.at, b.next, got, err, want)
+		}
+	}
 }
 
 func (h *postgres) elect(ctx context.Context) {

@@ -63,7 +63,7 @@ func NewRelay(reg prometheus.Registerer) *Relay {
 		}),
 		leader: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "relay_leader",
-			Help: "1 if this instance leads, 0 if it stands by. A leader without events lets its lease lapse and leads on; if it dies then, nobody leads until there are events. So a sum of 0 is no alarm, outbox_oldest_unsent_seconds is.",
+			Help: "1 if this instance leads, 0 if it stands by. For a moment after a change of leader two may show 1: the old one does not know yet, and moves nothing any more. Alarms look at outbox_oldest_unsent_seconds.",
 		}),
 		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "relay_errors_total",

@@ -115,25 +115,34 @@ func (s *service) publish(t *testing.T) {
 	}
 }
 
-// takeOver has a relay look at the lease of one that vanished.
+// takeOver has a relay look at the lease of one that vanished; and another one at what the broker has of the first, whose moves were lost.
 func (s *service) takeOver(t *testing.T, relay *pgxpool.Pool, b *broker) {
 	t.Helper()
-	if _, err := s.db.Pool(t, "").Exec(t.Context(), `UPDATE outbox_cursors SET holder = 'gone', lease_until = clock_timestamp()`); err != nil {
+	owner := s.db.Pool(t, "")
+	if _, err := owner.Exec(t.Context(), `DROP TABLE IF EXISTS before; CREATE TABLE before AS SELECT batches, last_id, seen FROM outbox_cursors`); err != nil {
 		t.Fatal(err)
 	}
-	ctx, stop := context.WithCancel(t.Context())
-	defer stop()
-	done := make(chan error, 1)
-	go func() {
-		r := outbox.Relay{DB: relay, Open: b.open, Name: "main", Lease: time.Second, Log: slog.New(slog.DiscardHandler)}
-		done <- r.Run(ctx)
-	}()
-	sent := b.early.Load()
-	s.appendEvents(t, "early", 1)
-	testenv.Eventually(t, patience, b.early.atLeast(sent+1))
-	stop()
-	if err := <-done; err != nil {
-		t.Fatal(err)
+	for range 2 {
+		_, err := owner.Exec(t.Context(), `UPDATE outbox_cursors c SET holder = 'gone', lease_until = clock_timestamp(),
+			batches = b.batches, last_id = b.last_id, seen = b.seen FROM before b`)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		done := make(chan error, 1)
+		go func() {
+			r := outbox.Relay{DB: relay, Open: b.open, Name: "main", Lease: time.Second, Log: slog.New(slog.DiscardHandler)}
+			done <- r.Run(ctx)
+		}()
+		sent := b.early.Load()
+		s.appendEvents(t, "early", 1)
+		testenv.Eventually(t, patience, b.early.atLeast(sent+1))
+		stop()
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		b.kept = b.next
 	}
 }
 
@@ -160,16 +169,15 @@ type broker struct {
 	asked       counter     // batches
 	early, late counter     // events
 	takes       atomic.Bool // what it refused at first
+	kept, next  *outbox.Progress
 }
 
 func (b *broker) open(context.Context, string) (outbox.Publisher, *outbox.Progress, error) {
 	b.terms.Add(1)
-	return b, nil, nil
+	return b, b.kept, nil
 }
 
-func (b *broker) Ping(context.Context) error { return nil }
-
-func (b *broker) Publish(ctx context.Context, batch []outbox.Message, _ outbox.Progress) error {
+func (b *broker) Publish(ctx context.Context, batch []outbox.Message, next outbox.Progress) error {
 	if len(batch) == 0 { // the relay is idle
 		return nil
 	}
@@ -195,6 +203,7 @@ func (b *broker) Publish(ctx context.Context, batch []outbox.Message, _ outbox.P
 			b.late.Add(1)
 		}
 	}
+	b.next = &next
 	return nil
 }
 

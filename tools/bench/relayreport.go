@@ -80,7 +80,7 @@ var steadyTable = []row{
 	{"drain_per_s_backlog", "  drain of the backlog, events/s", ""},
 	{"idle_cpu", "idle relay, share of a core", "< 0.01"},
 	{"idle_postgres_cpu", "  Postgres' share of a core", ""},
-	{"idle_wal_bytes", "  log of some seconds, bytes", "0"},
+	{"idle_wal_bytes", "  log of some seconds, bytes", "≤ 2,000"},
 	{"tutorial_duplicates", "tutorial, duplicates of a topic", ""},
 	{"tutorial_out_of_order", "tutorial, out of order in a topic", ""},
 }
