@@ -86,12 +86,6 @@ func (s *soaking) objections(r invariant.Report) error {
 	object(!r.OK(), "the count is not clean: see the lines marked WRONG")
 	unknown := s.load.History.Unknown.Load()
 	object(unknown > 0, "%d requests never had an answer", unknown)
-	for _, i := range s.instances {
-		if found := i.findings(); len(found) > 0 {
-			object(true, "an operator was needed: %d times %s ended by itself or did not start; first: %s",
-				len(found), i.name, found[0])
-		}
-	}
 	object(s.kills < 4 || s.promotions != 1, "void: %d relays were killed and %d standbys promoted",
 		s.kills, s.promotions)
 	for _, line := range r.Lines {
@@ -99,6 +93,19 @@ func (s *soaking) objections(r invariant.Report) error {
 	}
 	for _, w := range s.tail.windows {
 		object(w.took.TotalCount() == 0, "void: no payment arrived at the %s", w.name)
+	}
+	return errors.Join(append(errs, s.needed())...)
+}
+
+// needed says which programs ended by themselves.
+func (s *soaking) needed() error {
+	var errs []error
+	for _, i := range s.instances {
+		if found := i.findings(); len(found) > 0 {
+			errs = append(errs, fmt.Errorf(
+				"an operator was needed: %d times %s ended by itself or did not start; first: %s",
+				len(found), i.name, found[0]))
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -86,7 +86,7 @@ func soak(ctx context.Context, o options, stdout io.Writer) (err error) {
 		return err
 	}
 	if err := s.traffic(ctx); err != nil {
-		return err
+		return errors.Join(err, s.needed())
 	}
 	return s.count(ctx)
 }
