@@ -328,6 +328,7 @@ func TestClaimTellsKeysOfOneHashApart(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r, twin := newRequest(), newRequest()
+	makeDays(t, d, 1)
 	insert(t, d.owner, r, 24*time.Hour)
 	d.run(t, twin)
 	mustExec(t, d.owner, `UPDATE idempotency_keys SET key_hash = (SELECT key_hash FROM idempotency_keys WHERE key = $2) WHERE key = $1`,

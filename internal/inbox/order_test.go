@@ -21,6 +21,10 @@ func TestSharedEventsAreNotedInOneOrder(t *testing.T) {
 	slices.SortFunc(ids, func(x, y uuid.UUID) int { return bytes.Compare(x[:], y[:]) })
 	low, high, today := ids[0], ids[1], time.Now()
 
+	if _, err := pool.Exec(t.Context(), `SELECT inbox_events_make_partitions($1::date[])`, []time.Time{today}); err != nil {
+		t.Fatal(err)
+	}
+
 	note := func(ctx context.Context, events ...uuid.UUID) (first []bool, err error) {
 		tx, err := pool.Begin(ctx)
 		if err != nil {
