@@ -171,3 +171,47 @@ func TestFailoverBeforeTheCursorMoved(t *testing.T) {
 		})
 	}
 }
+
+// A dead letter is a row like any other: an asynchronous standby may have its event and lack it. Then
+// the event is on no topic, and nothing says that it has to be sent.
+func TestFailoverThatLostDeadLetters(t *testing.T) {
+	t.Parallel()
+	for name, lost := range map[string]bool{"letters kept": false, "letters lost": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, b, p := newDatabase(t), &broker{}, &picky{}
+			r := start(t, d.relay, p.open(b), nil)
+			p.refuse(d.commit(t, "parked")...)
+			testenv.Eventually(t, soon, func() error {
+				if n := len(letters(t, d)); n != 1 {
+					return fmt.Errorf("%d dead letters", n)
+				}
+				return nil
+			})
+			d.sentAll(t)
+			d.exec(t, `CREATE TABLE standby AS SELECT batches, last_id, seen FROM outbox_cursors`)
+
+			d.commit(t, "parked", "flowing")
+			b.waitFor(t, 1)
+			d.sentAll(t)
+			if err := r.stop(); err != nil {
+				t.Fatal(err)
+			}
+
+			b.kept = b.progress()
+			d.exec(t, `UPDATE outbox_cursors c SET batches = s.batches, last_id = s.last_id, seen = s.seen FROM standby s`)
+			if lost {
+				d.exec(t, `DELETE FROM outbox_dead_letters WHERE refusal IS NULL`)
+				refuses(t, d, b)
+				return
+			}
+			start(t, d.relay, p.open(b), nil)
+			d.commit(t, "flowing")
+			b.waitFor(t, 2)
+			d.sentAll(t)
+			if got := of(b.received(), "flowing"); len(b.received()) != 2 || len(got) != 2 {
+				t.Errorf("the broker has %v", b.received())
+			}
+		})
+	}
+}

@@ -201,15 +201,21 @@ func (l *leader) publish(ctx context.Context, b *batch) error {
 		l.follow(ctx)
 	}
 
-	next, total := l.term.progress(b.next), l.total
-	total.Batches = b.next.Batches
-	for _, m := range b.messages() {
-		total.add(m.EventID)
-	}
-	for _, mark := range slices.Concat(l.marks, []Ahead{l.total}) { // when the term ends now, the cursor is moved there
-		next.Ahead = append(next.Ahead, Ahead{mark.Batches, total.Events - mark.Events, total.Hash - mark.Hash})
-	}
-	_, err := l.send(ctx, b.messages(), next)
+	var total Ahead
+	_, err := l.send(ctx, b.messages(), func(sent []Message) Progress {
+		next := l.term.progress(b.next)
+		total = l.total
+		total.Batches = b.next.Batches
+		total.Events += int64(b.n - len(sent))
+		for i := range sent {
+			total.add(sent[i].EventID)
+		}
+
+		for _, mark := range slices.Concat(l.marks, []Ahead{l.total}) { // when the term ends now, the cursor is moved there
+			next.Ahead = append(next.Ahead, Ahead{mark.Batches, total.Events - mark.Events, total.Hash - mark.Hash})
+		}
+		return next
+	})
 	if err != nil {
 		if n := durable(err); n > 0 { // the term ends, but what is acknowledged needs no repeating
 			l.acked = b.upTo(n)

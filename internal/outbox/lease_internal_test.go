@@ -145,7 +145,7 @@ func TestNothingIsSentOnALapsedLease(t *testing.T) {
 
 			p := &counting{}
 			l := &leader{Relay: relay, term: term, publisher: p, suspicion: &suspicion{}}
-			_, err = l.send(t.Context(), []Message{{ID: 1}}, Progress{})
+			_, err = l.send(t.Context(), []Message{{ID: 1}}, func([]Message) Progress { return Progress{} })
 			if taken && (!errors.Is(err, ErrFenced) || p.batches != 0) || !taken && (err != nil || p.batches != 1 || term.remaining() < 0) {
 				t.Errorf("%d batches were sent, %v, %s are left of the lease", p.batches, err, term.remaining())
 			}

@@ -27,9 +27,10 @@ type Progress struct {
 type Ahead struct {
 	Batches int64  `json:"batches"` // of that place
 	Events  int64  `json:"events"`
-	Hash    uint64 `json:"hash,string"` // of their ids, whatever their order
+	Hash    uint64 `json:"hash,string"` // of the ids of those that are no dead letters, whatever their order
 }
 
+// add counts an event that is no dead letter.
 func (a *Ahead) add(event uuid.UUID) {
 	hash := sha256.Sum256(event[:])
 	a.Events++
@@ -41,8 +42,9 @@ const mostMarks = 8
 
 // The events that the second position has passed and the first one has not. They are looked for as newStatements does, and a position
 // has passed what its snapshots show up to its ids.
+// An event that was passed and not sent is a dead letter. If the database lost that, nothing would ever send it.
 const readBetween = `
-SELECT event_id FROM (
+SELECT event_id, EXISTS (SELECT FROM outbox_dead_letters d WHERE d.relay = $9 AND d.id = o.id) FROM (
   SELECT id, xid, event_id FROM outbox_events WHERE id > $1 AND id <= $5
   UNION ALL
   SELECT o.* FROM unnest(ARRAY(SELECT pg_snapshot_xip($2::text::pg_snapshot))) x(xid)
@@ -55,10 +57,14 @@ WHERE (id <= $5 AND pg_visible_in_snapshot(xid, $6::text::pg_snapshot) OR id <= 
 
 // between sums up the events that p has not passed and q has.
 func (t *term) between(ctx context.Context, p, q Position) (Ahead, error) {
-	ahead, id := Ahead{Batches: p.Batches}, uuid.UUID{}
-	rows, _ := t.db.Query(ctx, readBetween, p.Last, p.Seen, p.ChunkAfter, p.ChunkSeen, q.Last, q.Seen, q.ChunkAfter, q.ChunkSeen)
-	_, err := pgx.ForEachRow(rows, []any{&id}, func() error {
-		ahead.add(id)
+	ahead, id, letter := Ahead{Batches: p.Batches}, uuid.UUID{}, false
+	rows, _ := t.db.Query(ctx, readBetween, p.Last, p.Seen, p.ChunkAfter, p.ChunkSeen, q.Last, q.Seen, q.ChunkAfter, q.ChunkSeen, t.relay)
+	_, err := pgx.ForEachRow(rows, []any{&id, &letter}, func() error {
+		if letter {
+			ahead.Events++
+		} else {
+			ahead.add(id)
+		}
 		return nil
 	})
 	if err != nil {
@@ -73,7 +79,7 @@ func (t *term) between(ctx context.Context, p, q Position) (Ahead, error) {
 // Kept progress is also the only witness of a database that went back, to a backup, a point in time or a standby that lacked the
 // newest transactions. The table cannot tell: it went back as a whole. Then clients were told of payments, and consumers of events,
 // that are gone, and new events have the ids of lost ones. So the events that progress is ahead by have to be exactly those that were
-// sent. ErrRestored: an operator decides.
+// sent, and dead letters. ErrRestored: an operator decides.
 func (t *term) begin(ctx context.Context, kept *Progress) error {
 	if kept == nil || kept.Epoch != t.is.Epoch {
 		return nil

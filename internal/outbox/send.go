@@ -9,19 +9,19 @@ import (
 )
 
 // send publishes messages, parks what is refused for certain, and returns what was sent. What an error calls Durable are those of ms.
-func (l *leader) send(ctx context.Context, ms []Message, next Progress) (sent []Message, err error) {
+// next returns the progress when these are sent, and all others of ms are not.
+func (l *leader) send(
+	ctx context.Context, ms []Message, next func(sent []Message) Progress,
+) (sent []Message, err error) {
 	for {
 		sent, parked := l.split(ms)
-		if next.Resent != nil {
-			next.Resent = ids(sent)
-		}
 		if len(parked) > 0 {
 			if err := l.term.park(ctx, parked, nil); err != nil {
 				return nil, err
 			}
 		}
 		begun := time.Now()
-		err := l.publishInTime(ctx, sent, next)
+		err := l.publishInTime(ctx, sent, next(sent))
 		var refused *RefusedError
 		var partial *PartialError
 		switch {
@@ -115,9 +115,11 @@ func (l *leader) resend(ctx context.Context) (err error) {
 		if b.n == 0 {
 			break
 		}
-		next := l.term.progress(l.term.at)
-		next.Resent = []int64{}
-		sent, err := l.send(ctx, b.messages(), next)
+		sent, err := l.send(ctx, b.messages(), func(sent []Message) Progress {
+			next := l.term.progress(l.term.at)
+			next.Resent = ids(sent)
+			return next
+		})
 		if n := durable(err); n > 0 {
 			sent, _ = l.split(b.found[:n])
 		}
