@@ -42,6 +42,7 @@ const mostMarks = 8
 
 // The events that the second position has passed and the first one has not. They are looked for as newStatements does, and a position
 // has passed what its snapshots show up to its ids.
+// What those do not show is left out at once: it may be all that was written in an absence of days.
 // An event that was passed and not sent is a dead letter. If the database lost that, nothing would ever send it.
 const readBetween = `
 SELECT event_id, EXISTS (SELECT FROM outbox_dead_letters d WHERE d.relay = $9 AND d.id = o.id) FROM (
@@ -51,7 +52,8 @@ SELECT event_id, EXISTS (SELECT FROM outbox_dead_letters d WHERE d.relay = $9 AN
   CROSS JOIN LATERAL (SELECT id, xid, event_id FROM outbox_events WHERE xid >= x.xid AND xid <= x.xid AND id <= $1 ORDER BY xid, id OFFSET 0) o
   UNION ALL
   (SELECT id, xid, event_id FROM outbox_events
-   WHERE xid >= pg_snapshot_xmax($2::text::pg_snapshot) AND xid < pg_snapshot_xmax(pg_current_snapshot()) AND id <= $1 ORDER BY xid, id OFFSET 0)) o
+   WHERE xid >= pg_snapshot_xmax($2::text::pg_snapshot) AND id <= $1
+     AND xid < greatest(pg_snapshot_xmax($6::text::pg_snapshot), pg_snapshot_xmax(nullif($8, '')::pg_snapshot)) ORDER BY xid, id OFFSET 0)) o
 WHERE (id <= $5 AND pg_visible_in_snapshot(xid, $6::text::pg_snapshot) OR id <= $7 AND pg_visible_in_snapshot(xid, nullif($8, '')::pg_snapshot))
   AND (id > $3 OR NOT pg_visible_in_snapshot(xid, nullif($4, '')::pg_snapshot))`
 
