@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/oncepay/oncepay/internal/embedded"
+	"github.com/oncepay/oncepay/internal/outbox"
 	"github.com/oncepay/oncepay/internal/testenv"
 	"github.com/oncepay/oncepay/migrations"
 )
@@ -213,5 +214,54 @@ func TestFailoverThatLostDeadLetters(t *testing.T) {
 				t.Errorf("the broker has %v", b.received())
 			}
 		})
+	}
+}
+
+// An operator who puts the cursor back has dead letters sent like all other events.
+func TestProgressAheadOfDeadLetterThatWasSent(t *testing.T) {
+	t.Parallel()
+	d, b, p := newDatabase(t), &broker{}, &picky{}
+	r := start(t, d.relay, p.open(b), nil)
+	next(t, r.leading, "a leader")
+	d.exec(t, `CREATE TABLE beginning AS SELECT batches, last_id, seen FROM outbox_cursors`)
+	putBack := func() {
+		t.Helper()
+		if err := r.stop(); err != nil {
+			t.Fatal(err)
+		}
+		d.exec(t, `UPDATE outbox_cursors c SET batches = s.batches, last_id = s.last_id, seen = s.seen FROM beginning s`)
+	}
+
+	p.refuse(d.commit(t, "a")...)
+	testenv.Eventually(t, soon, func() error {
+		if n := len(letters(t, d)); n != 1 {
+			return fmt.Errorf("%d dead letters", n)
+		}
+		return nil
+	})
+	d.sentAll(t)
+	p.refuse()
+	if err := outbox.RetryDeadLetter(t.Context(), d.relay, "main", letters(t, d)[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	testenv.Eventually(t, soon, func() error {
+		if got := letters(t, d); got[0].State != "sent" {
+			return fmt.Errorf("dead letters: %+v", got)
+		}
+		return nil
+	})
+	putBack()
+	r = start(t, d.relay, p.open(b), nil)
+	b.waitFor(t, 2)
+	d.sentAll(t)
+	putBack() // as if the last move had been lost
+
+	b.kept = b.progress()
+	start(t, d.relay, p.open(b), nil)
+	d.commit(t, "a")
+	b.waitFor(t, 3)
+	d.sentAll(t)
+	if n := len(b.received()); n != 3 {
+		t.Errorf("%d events were sent, want 3", n)
 	}
 }
