@@ -126,6 +126,20 @@ func TestATopicIsUnavailableUntilABatchIsSentOrNobodyTriesAnyMore(t *testing.T) 
 	}
 }
 
+func TestPartitionsThatChangedTwiceAreShownOnce(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	m := telemetry.NewRelay(reg)
+	for _, now := range []int32{24, 48} {
+		m.TopicUnavailable("oncepay.payments")
+		m.PartitionsChanged("oncepay.payments", 12, now)
+	}
+	shows(t, reg, `relay_topic_partitions_changed{now="48",sent="12",topic="oncepay.payments"} 1`)
+	if text := scrape(reg); strings.Contains(text, `now="24"`) {
+		t.Errorf("the number before is still shown:\n%s", text)
+	}
+}
+
 // At 150,000 events a second, what one takes is 0.015 % of a processor for each 1 ns.
 func BenchmarkAcknowledged(b *testing.B) {
 	m := telemetry.NewRelay(prometheus.NewRegistry())

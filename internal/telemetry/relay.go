@@ -150,6 +150,7 @@ func (m *Relay) TopicUnavailable(topic string) {
 // PartitionsChanged shows that a topic has another number of partitions than its events were sent with. Call
 // TopicUnavailable as well: together they are forgotten.
 func (m *Relay) PartitionsChanged(topic string, sent, now int32) {
+	m.changed.DeletePartialMatch(prometheus.Labels{"topic": topic}) // it may have changed again
 	m.changed.WithLabelValues(topic, strconv.Itoa(int(sent)), strconv.Itoa(int(now))).Set(1)
 }
 
