@@ -200,7 +200,8 @@ func TestFailoverThatLostDeadLetters(t *testing.T) {
 			}
 
 			b.kept = b.progress()
-			d.exec(t, `UPDATE outbox_cursors c SET batches = s.batches, last_id = s.last_id, seen = s.seen FROM standby s`)
+			d.exec(t, `UPDATE outbox_cursors c
+				SET batches = s.batches, last_id = s.last_id, seen = s.seen FROM standby s`)
 			if lost {
 				d.exec(t, `DELETE FROM outbox_dead_letters WHERE refusal IS NULL`)
 				refuses(t, d, b)
@@ -229,7 +230,8 @@ func TestProgressAheadOfDeadLetterThatWasSent(t *testing.T) {
 		if err := r.stop(); err != nil {
 			t.Fatal(err)
 		}
-		d.exec(t, `UPDATE outbox_cursors c SET batches = s.batches, last_id = s.last_id, seen = s.seen FROM beginning s`)
+		d.exec(t, `UPDATE outbox_cursors c
+			SET batches = s.batches, last_id = s.last_id, seen = s.seen FROM beginning s`)
 	}
 
 	p.refuse(d.commit(t, "a")...)

@@ -45,7 +45,8 @@ const mostMarks = 8
 // What those do not show is left out at once: it may be all that was written in an absence of days.
 // An event that was passed and not sent is a dead letter. If the database lost that, nothing would ever send it.
 const readBetween = `
-SELECT event_id, EXISTS (SELECT FROM outbox_dead_letters d WHERE d.relay = $9 AND d.id = o.id AND d.state <> 'sent') FROM (
+SELECT event_id, EXISTS (SELECT FROM outbox_dead_letters d
+                         WHERE d.relay = $9 AND d.id = o.id AND d.state <> 'sent') FROM (
   SELECT id, xid, event_id FROM outbox_events WHERE id > $1 AND id <= $5
   UNION ALL
   SELECT o.* FROM unnest(ARRAY(SELECT pg_snapshot_xip($2::text::pg_snapshot))) x(xid)

@@ -50,7 +50,8 @@ func TestProgressIsComparedWithoutReadingWhatCameLater(t *testing.T) {
 	p, q := at[0], at[1]
 	var text string
 	err = owner.QueryRow(t.Context(), `EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) `+readBetween,
-		p.Last, p.Seen, p.ChunkAfter, p.ChunkSeen, q.Last, q.Seen, q.ChunkAfter, q.ChunkSeen, "main").Scan(&text)
+		p.Last, p.Seen, p.ChunkAfter, p.ChunkSeen,
+		q.Last, q.Seen, q.ChunkAfter, q.ChunkSeen, "main").Scan(&text)
 	if err != nil {
 		t.Fatal(err)
 	}
