@@ -16,7 +16,7 @@ import (
 
 func TestSharedEventsAreNotedInOneOrder(t *testing.T) {
 	t.Parallel()
-	pool := testenv.Database(t).Pool(t, "consumer")
+	pool := openInbox(t)
 	ids := []uuid.UUID{uuid.New(), uuid.New()}
 	slices.SortFunc(ids, func(x, y uuid.UUID) int { return bytes.Compare(x[:], y[:]) })
 	low, high, today := ids[0], ids[1], time.Now()
