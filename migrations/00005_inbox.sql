@@ -46,8 +46,9 @@ CREATE TABLE inbox_dead_letters (
     UNIQUE (consumer, event_id),
     CHECK (state <> 'skipped' OR note <> '')
 );
-CREATE INDEX inbox_dead_letters_waiting ON inbox_dead_letters (consumer, id) WHERE state IN ('parked', 'retry');
-CREATE INDEX inbox_dead_letters_open ON inbox_dead_letters (consumer, topic, key) WHERE state IN ('parked', 'retry');
+CREATE INDEX inbox_dead_letters_open ON inbox_dead_letters (consumer, topic, key, id) WHERE state IN ('parked', 'retry');
+CREATE INDEX inbox_dead_letters_day ON inbox_dead_letters (event_day) WHERE state IN ('parked', 'retry');
+CREATE INDEX inbox_dead_letters_failed ON inbox_dead_letters (consumer, id) WHERE reason IS NOT NULL;
 CREATE INDEX inbox_dead_letters_undecided ON inbox_dead_letters (consumer, topic, key) WHERE state = 'parked' AND reason IS NOT NULL;
 COMMENT ON TABLE inbox_dead_letters IS 'Events that a consumer cannot process, and the events of the same aggregates (topic and key) behind them, which wait so that their order holds. Written before their offsets are committed.';
 COMMENT ON COLUMN inbox_dead_letters.id IS 'Order within an aggregate.';
@@ -119,7 +120,8 @@ BEGIN
     -- taken effect before is told by its day.
     LOCK TABLE inbox_dead_letters IN SHARE MODE;
     SELECT least(now()::date - max(c.keep_days),
-                 (SELECT min(l.event_day) FROM inbox_dead_letters l, inbox_horizon h WHERE l.state IN ('parked', 'retry') AND l.event_day >= h.day))
+                 (SELECT l.event_day FROM inbox_dead_letters l WHERE l.state IN ('parked', 'retry')
+                  AND l.event_day >= (SELECT h.day FROM inbox_horizon h) ORDER BY l.event_day LIMIT 1))
     INTO cut FROM inbox_consumers c;
     UPDATE inbox_horizon SET day = cut WHERE day < cut;
     FOR part IN SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid

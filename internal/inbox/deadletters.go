@@ -28,7 +28,7 @@ type DeadLetter struct {
 	State     string    `json:"state"` // parked, retry, applied or skipped
 	ParkedAt  time.Time `json:"parked_at"`
 	Note      string    `json:"note"`    // why it was skipped
-	Waiting   int64     `json:"waiting"` // events of its aggregate that wait, itself included
+	Waiting   int64     `json:"waiting"` // events of its aggregate that wait, itself included; 10,000 are counted at most
 }
 
 // ErrNoDeadLetter says that there is no dead letter with this id or, to who decides, that none waits for a decision.
@@ -37,7 +37,8 @@ var ErrNoDeadLetter = errors.New("no dead letter with this id waits for a decisi
 const failedLetters = `
        id, event_id, event_type, sequence, topic, partition, "offset", key, headers, octet_length(payload), reason, tries, state, parked_at, note,
        CASE WHEN key = '' THEN (state IN ('parked', 'retry'))::int ELSE
-         (SELECT count(*) FROM inbox_dead_letters w WHERE w.consumer = d.consumer AND w.topic = d.topic AND w.key = d.key AND w.state IN ('parked', 'retry')) END
+         (SELECT count(*) FROM (SELECT FROM inbox_dead_letters w WHERE w.consumer = d.consumer AND w.topic = d.topic AND w.key = d.key
+                                AND w.state IN ('parked', 'retry') ORDER BY w.id LIMIT 10000) w) END
 FROM inbox_dead_letters d WHERE consumer = $1 AND reason IS NOT NULL`
 
 const listLetters = `SELECT ` + failedLetters + ` AND ($2 OR state IN ('parked', 'retry')) ORDER BY id LIMIT 1000`

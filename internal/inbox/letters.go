@@ -163,12 +163,27 @@ func (c *Consumer) park(ctx context.Context, l letter) error {
 const lockLetters = `
 SELECT pg_try_advisory_xact_lock(hashtextextended('inbox_dead_letters ' || $1, 0))`
 
+// From one open aggregate to the next by the index: behind a letter that nobody decides on millions may wait, and a look at
+// each of them would take longer than a statement may.
+const openAggregates = `aggregates AS (
+  (SELECT topic, key FROM inbox_dead_letters WHERE consumer = $1 AND state IN ('parked', 'retry') ORDER BY topic, key LIMIT 1)
+  UNION ALL
+  SELECT n.topic, n.key FROM aggregates a CROSS JOIN LATERAL (
+    SELECT topic, key FROM inbox_dead_letters WHERE consumer = $1 AND state IN ('parked', 'retry') AND (topic, key) > (a.topic, a.key)
+    ORDER BY topic, key LIMIT 1) n
+)`
+
+// Without a key each letter is an aggregate of its own, and none waits behind another.
 const readReleased = `
-SELECT id, event_id, event_day IS NULL, topic, partition, "offset", key, headers, payload, tries FROM inbox_dead_letters d
-WHERE consumer = $1 AND state IN ('parked', 'retry') AND (state = 'retry' OR reason IS NULL)
-  AND NOT EXISTS (SELECT FROM inbox_dead_letters u WHERE u.consumer = $1 AND u.topic = d.topic AND u.key = d.key AND d.key <> ''
-                  AND u.state = 'parked' AND u.reason IS NOT NULL)
-ORDER BY id LIMIT 1`
+WITH RECURSIVE ` + openAggregates + `, released AS (
+  SELECT min(f.id) AS id FROM aggregates a CROSS JOIN LATERAL (
+    SELECT id FROM inbox_dead_letters WHERE consumer = $1 AND topic = a.topic AND key = a.key AND state IN ('parked', 'retry')
+    AND (a.key <> '' OR state = 'retry') ORDER BY id LIMIT 1) f
+  WHERE a.key = '' OR NOT EXISTS (SELECT FROM inbox_dead_letters u WHERE u.consumer = $1 AND u.topic = a.topic AND u.key = a.key
+                                  AND u.state = 'parked' AND u.reason IS NOT NULL)
+)
+SELECT id, event_id, event_day IS NULL, topic, partition, "offset", key, headers, payload, tries FROM inbox_dead_letters
+WHERE consumer = $1 AND id = (SELECT id FROM released)`
 
 const markApplied = `
 UPDATE inbox_dead_letters SET state = 'applied', resolved_at = clock_timestamp()

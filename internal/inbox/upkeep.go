@@ -104,8 +104,11 @@ func (c *Consumer) covers(ctx context.Context, m *member) error {
 }
 
 const measureLetters = `
-SELECT count(*) FILTER (WHERE reason IS NOT NULL AND state = 'parked'), count(DISTINCT (topic, CASE WHEN key = '' THEN id::text::bytea ELSE key END))
-FROM inbox_dead_letters WHERE consumer = $1 AND state IN ('parked', 'retry')`
+WITH RECURSIVE ` + openAggregates + `
+SELECT (SELECT count(*) FROM inbox_dead_letters WHERE consumer = $1 AND state = 'parked' AND reason IS NOT NULL),
+  (SELECT count(*) FROM aggregates WHERE key <> '') +
+  (SELECT count(*) FROM aggregates a JOIN inbox_dead_letters l ON l.consumer = $1 AND l.topic = a.topic AND l.key = a.key
+   WHERE a.key = '' AND l.state IN ('parked', 'retry'))`
 
 // measureLetters says nothing of a database that is away: the session does.
 func (c *Consumer) measureLetters(ctx context.Context) {
