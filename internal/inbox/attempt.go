@@ -66,7 +66,7 @@ func (c *Consumer) take(ctx context.Context, tx pgx.Tx, ms []message) (outcomes 
 	}
 	found, err := c.standings(ctx, tx, ms[0].event.Topic, ids, keys)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, waited(err, len(ms))
 	}
 
 	var behind []letter
@@ -92,7 +92,7 @@ func (c *Consumer) take(ctx context.Context, tx pgx.Tx, ms []message) (outcomes 
 	if len(candidates) > 0 {
 		first, err := OnceEach(ctx, tx, c.Name, ids, times)
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, waited(err, len(ms))
 		}
 		for i, e := range candidates {
 			if first[i] {
@@ -108,11 +108,11 @@ func (c *Consumer) take(ctx context.Context, tx pgx.Tx, ms []message) (outcomes 
 			return nil, nil, fmt.Errorf("handle: %w", err)
 		}
 		if gaps, err = c.moveSequences(ctx, tx, news); err != nil {
-			return nil, nil, err
+			return nil, nil, waited(err, len(ms))
 		}
 	}
 	if len(behind) > 0 {
-		err = c.store(ctx, tx, behind)
+		err = waited(c.store(ctx, tx, behind), len(ms))
 	}
 	return outcomes, gaps, err
 }
@@ -204,6 +204,17 @@ type outageError struct{ err error }
 
 func (e *outageError) Error() string { return e.err.Error() }
 func (e *outageError) Unwrap() error { return e.err }
+
+// waited makes an outage of a statement of the inbox's own, for one event, that took too long. It takes a moment, unless the
+// row is in the hands of another transaction: of a member that vanished, or of a COMMIT that waits for its standby, for as
+// long as that is away. For many events it may be their number: they are done one by one then.
+func waited(err error, events int) error {
+	var pg *pgconn.PgError
+	if events == 1 && errors.As(err, &pg) && (pg.Code == "57014" || pg.Code == "55P03") {
+		return &outageError{err}
+	}
+	return err
+}
 
 // classify tells an outage from what is wrong with an event. lost: the connection is.
 func classify(err error, lost bool) error {

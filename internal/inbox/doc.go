@@ -51,6 +51,7 @@
 //	a partition is revoked in the middle        it waits for the batch in hand; what had to wait is left to the next owner
 //	stopped for longer than the session lasts   two members do the same events: one waits for the other's row, and skips
 //	the database is away                        nothing more is fetched, the member stays in its group, tries for ever
+//	a COMMIT waits for a standby that is away   its events are delivered again and wait for it; that is no failure of theirs
 //	the broker is away                          the client tries for ever
 //	a handler fails for an event                its partition waits for the tries, then it is a dead letter and its aggregate parked
 //	a record is no CloudEvent                   a dead letter at once

@@ -269,7 +269,7 @@ func (c *Consumer) apply(ctx context.Context, tx pgx.Tx, l letter) (outcome stri
 			return "", nil, errNoTime
 		}
 		if first, err = Once(ctx, tx, c.Name, l.event.ID, l.event.Time); err != nil {
-			return "", nil, err
+			return "", nil, waited(err, 1)
 		}
 	}
 	outcome = Duplicate
@@ -279,7 +279,7 @@ func (c *Consumer) apply(ctx context.Context, tx pgx.Tx, l letter) (outcome stri
 			return "", nil, fmt.Errorf("handle: %w", err)
 		}
 		if gaps, err = c.moveSequences(ctx, tx, []Event{l.event}); err != nil {
-			return "", nil, err
+			return "", nil, waited(err, 1)
 		}
 	}
 	// Crash point: all is written, nothing committed. The letter waits as before.
