@@ -3,7 +3,11 @@ package httpapi_test
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net/http"
+	"net/http/httptest"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -61,6 +65,55 @@ func TestShareIsFreeAfterFailure(t *testing.T) {
 	for _, status := range []int{http.StatusInternalServerError, http.StatusInternalServerError, http.StatusCreated} {
 		a.caller.post(t, "/api/v1/accounts", `{"currency":"USD"}`).wantStatus(t, status)
 	}
+}
+
+// Anybody can send invented tokens, as fast as they like.
+func TestStrangersDoNotWriteTheLog(t *testing.T) {
+	t.Parallel()
+	const waiting, refused = 1100, 20 // a hundred of them are being looked up, at most
+	var log, busy atomic.Int64
+	a := start(t, func(o *httpapi.Options) { o.Log = slog.New(slog.NewTextHandler(counter{&log}, nil)) })
+	locked, err := a.owner.Begin(t.Context())
+	if err == nil {
+		_, err = locked.Exec(t.Context(), `LOCK TABLE credentials`)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = locked.Rollback(context.Background()) })
+	var all sync.WaitGroup
+	for range waiting + refused {
+		all.Go(func() {
+			r := httptest.NewRequest(http.MethodGet, "/api/v1/payments", nil)
+			r.Header.Set("Authorization", "Bearer "+invented())
+			w := httptest.NewRecorder()
+			a.handler.ServeHTTP(w, r)
+			if w.Code == http.StatusServiceUnavailable {
+				busy.Add(1)
+			}
+		})
+	}
+	testenv.Eventually(t, 10*time.Second, func() error {
+		if n := busy.Load(); n < refused {
+			return fmt.Errorf("%d were told to come back", n)
+		}
+		return nil
+	})
+	if n := log.Load(); n > 0 {
+		t.Errorf("%d lines for %d refusals", n, busy.Load())
+	}
+	if err := locked.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	all.Wait()
+}
+
+// counter counts lines.
+type counter struct{ *atomic.Int64 }
+
+func (c counter) Write(p []byte) (int, error) {
+	c.Add(1)
+	return len(p), nil
 }
 
 // A client's one token is given back whenever nothing was executed for it.

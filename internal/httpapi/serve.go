@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/oncepay/oncepay/internal/credentials"
 	"github.com/oncepay/oncepay/internal/idempotency"
 )
 
@@ -43,8 +44,9 @@ func (s *server) fail(header http.Header, r *http.Request, err error) idempotenc
 		if p.Status == http.StatusServiceUnavailable {
 			level = slog.LevelWarn // somebody else's outage, and as many lines as it has victims
 		}
-		// A client that left took its request with it: nobody waits for the answer and nothing is broken.
-		if !errors.Is(r.Context().Err(), context.Canceled) {
+		// A client that left took its request with it: nobody waits for the answer and nothing is broken. And strangers, who
+		// can be as many as they like, do not write the log.
+		if !errors.Is(r.Context().Err(), context.Canceled) && !errors.Is(err, credentials.ErrBusy) {
 			s.Log.Log(r.Context(), level, "request failed", "request_id", x.seen.RequestID, "code", p.Code, "error", err)
 		}
 	}
