@@ -12,9 +12,10 @@ import (
 
 const (
 	// At most so many ids in a query, and a pause after each: 5,000 ids a second, which cost Postgres a
-	// few percent of a processor. One that is looked up while nothing else is waits for neither.
-	lookupBatch = 100
-	lookupPause = 20 * time.Millisecond
+	// few percent of a processor. One that is looked up while nothing else is waits for neither. Not more
+	// at a time: who was waiting wakes up together, and everybody else's requests queue behind them.
+	lookupBatch = 25
+	lookupPause = 5 * time.Millisecond
 	// At most so many ids that were never seen may wait: 0.2 s. What comes then is ErrBusy.
 	maxStrangers = 1000
 	// How long a query may take, until the next one is tried on another connection.
