@@ -49,35 +49,36 @@ func timedOut(err error) bool {
 // held is the accounts that are known to be locked by somebody else.
 type held struct {
 	mu       sync.Mutex
-	accounts map[uuid.UUID]bool // true: a request watches it
+	accounts map[accountKey]bool // true: a request watches it
 	watched  int
 	waiting  int
 }
 
-// of returns an account that r needs and that is held.
-func (h *held) of(r Request) (id uuid.UUID, found bool) {
+// of returns an account that r needs and that is held. Another tenant's is not r's: r is refused as ever, and learns nothing.
+func (h *held) of(r Request) (a accountKey, found bool) {
 	c, ok := r.Command.(CreatePayment)
 	if !ok {
-		return id, false
+		return a, false
 	}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, id := range []uuid.UUID{c.SourceAccount, c.DestinationAccount} {
-		if _, found := h.accounts[id]; found {
-			return id, true
+		a := accountKey{id, r.TenantID}
+		if _, found := h.accounts[a]; found {
+			return a, true
 		}
 	}
-	return id, false
+	return a, false
 }
 
-func (h *held) add(id uuid.UUID) {
+func (h *held) add(a accountKey) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.accounts == nil {
-		h.accounts = map[uuid.UUID]bool{}
+		h.accounts = map[accountKey]bool{}
 	}
-	if _, found := h.accounts[id]; !found {
-		h.accounts[id] = false
+	if _, found := h.accounts[a]; !found {
+		h.accounts[a] = false
 	}
 }
 
@@ -99,25 +100,25 @@ func (h *held) leave() {
 }
 
 // watch reports whether the caller is to watch the account. Then unwatch follows.
-func (h *held) watch(id uuid.UUID) bool {
+func (h *held) watch(a accountKey) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	watched, found := h.accounts[id]
+	watched, found := h.accounts[a]
 	if !found || watched || h.watched >= mostWatched {
 		return false
 	}
-	h.accounts[id] = true
+	h.accounts[a] = true
 	h.watched++
 	return true
 }
 
-func (h *held) unwatch(id uuid.UUID, free bool) {
+func (h *held) unwatch(a accountKey, free bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.watched--
-	h.accounts[id] = false
+	h.accounts[a] = false
 	if free {
-		delete(h.accounts, id)
+		delete(h.accounts, a)
 	}
 }
 
@@ -132,13 +133,13 @@ func (p *Processor) Await(ctx context.Context, r Request) bool {
 	defer p.held.leave()
 
 	for ctx.Err() == nil {
-		id, found := p.held.of(r)
+		a, found := p.held.of(r)
 		if !found {
 			return true
 		}
-		if p.held.watch(id) {
-			free := p.free(ctx, id)
-			p.held.unwatch(id, free)
+		if p.held.watch(a) {
+			free := p.free(ctx, a)
+			p.held.unwatch(a, free)
 			if free {
 				continue
 			}
@@ -154,47 +155,93 @@ func (p *Processor) Await(ctx context.Context, r Request) bool {
 const lockAccount = `
 SELECT FROM accounts WHERE id = $1 FOR NO KEY UPDATE`
 
-// free waits in the row's queue like every transaction, for 200 ms at most, and reports whether its turn came. One that only looked whether
-// the row is locked just now would find an account that many pay from locked by one of them, always.
-func (p *Processor) free(ctx context.Context, id uuid.UUID) bool {
+// free waits in the row's queue like every transaction, for 200 ms at most, and reports whether its turn came, or whether only our own
+// transactions have the row. One that only looked whether the row is locked just now would find an account that many pay from
+// locked by one of them, always.
+func (p *Processor) free(ctx context.Context, a accountKey) bool {
 	ctx = context.WithoutCancel(ctx) // a statement that is cancelled costs its connection
+	if err := p.lock(ctx, a.id); !timedOut(err) {
+		return err == nil
+	}
+	kept, err := p.keptOf(ctx, []accountKey{a})
+	return err == nil && len(kept) == 0
+}
+
+func (p *Processor) lock(ctx context.Context, id uuid.UUID) error {
 	tx, err := p.DB.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
-		return false
+		return err
 	}
 	defer func() { _ = tx.Rollback(ctx) }()
 
 	var batch pgx.Batch
 	batch.Queue(lockPatience)
 	batch.Queue(lockAccount, [16]byte(id))
-	return tx.SendBatch(ctx, &batch).Close() == nil
+	return tx.SendBatch(ctx, &batch).Close()
 }
 
+// Who keeps the accounts, as far as one can see: a row that is locked or was changed names its transaction
+// in xmax, unless several sessions share it. kept is false while that transaction is one of ours
+// and at work: it waits for its COMMIT, or did something within the last 200 ms.
+//
 // By accounts_pkey. Ids of accounts that do not exist are not in it.
-const firstAccount = `
-SELECT a.id
+const findHolders = `
+WITH holders AS MATERIALIZED (
+    SELECT l.transactionid, coalesce(s.usename <> current_user
+        OR s.state <> 'active' AND s.state_change < clock_timestamp() - interval '200 ms', true) AS kept
+    FROM pg_locks l JOIN pg_stat_activity s ON s.pid = l.pid
+    WHERE l.locktype = 'transactionid' AND l.granted)
+SELECT a.id, a.tenant_id, h.kept
 FROM unnest($1::uuid[], $2::uuid[]) t(id, tenant_id)
 JOIN accounts a ON a.id = t.id AND a.tenant_id = t.tenant_id
-ORDER BY a.id LIMIT 1`
+LEFT JOIN holders h ON h.transactionid = a.xmax
+ORDER BY a.id`
 
-// hold notes which account a batch waited for.
+// hold notes which accounts of a batch that waited in vain are locked by somebody else. It waited for the first one,
+// which counts as held if nobody is seen to hold it. The others are held if somebody is: an operator
+// may have locked thousands, and learning them one by one would take 200 ms each.
+//
+// An account that our own transactions have is not held, however slow they are. When every COMMIT waits longer than 200 ms
+// for its disk or its standby, the next batch waits for the one before, as it should.
 func (p *Processor) hold(ctx context.Context, blocked *blockedError) error {
+	kept, err := p.keptOf(ctx, blocked.accounts)
+	if err != nil {
+		return fmt.Errorf("find the account that is locked (%w): %w", blocked.cause, err)
+	}
+
+	for _, a := range kept {
+		p.held.add(a)
+		if p.OnHeld != nil {
+			p.OnHeld(a.id)
+		}
+	}
+	return nil
+}
+
+// keptOf returns those of accounts that somebody else keeps locked. The first that exists is one unless our own transactions have it.
+func (p *Processor) keptOf(ctx context.Context, accounts []accountKey) (kept []accountKey, err error) {
 	tx, err := p.DB.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
-		return fmt.Errorf("begin: %w", err)
+		return nil, fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 
-	var id uuid.UUID
-	ids, tenants := arraysOf(blocked.accounts)
-	if err := tx.QueryRow(ctx, firstAccount, ids, tenants).Scan((*[16]byte)(&id)); err != nil {
-		return fmt.Errorf("find the account that is locked (%w): %w", blocked.cause, err)
+	ids, tenants := arraysOf(accounts)
+	rows, err := tx.Query(ctx, findHolders, ids, tenants) // ForEachRow returns it
+	if err != nil {
+		return nil, err
 	}
-	p.held.add(id)
-	if p.OnHeld != nil {
-		p.OnHeld(id)
-	}
-	return nil
+	var a accountKey
+	var seen *bool
+	first := true
+	_, err = pgx.ForEachRow(rows, []any{(*[16]byte)(&a.id), (*[16]byte)(&a.tenant), &seen}, func() error {
+		if seen != nil && *seen || seen == nil && first {
+			kept = append(kept, a)
+		}
+		first = false
+		return nil
+	})
+	return kept, err
 }
 
 // setApart answers those of fresh that need a held account, and returns the others with their places.

@@ -3,6 +3,7 @@ package payments_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/oncepay/oncepay/internal/groupcommit"
@@ -146,6 +148,144 @@ func TestManyLockedAccounts(t *testing.T) {
 		wantStatus(t, a, 201)
 	}
 	b.wantBalanced(t)
+}
+
+// An operator locks many accounts in one transaction. Learned one by one, each costs everybody 200 ms.
+func TestAccountsLockedTogether(t *testing.T) {
+	t.Parallel()
+	const many = 30
+	b := newBank(t, nil)
+	one, other := b.customer(t, 10), b.customer(t, 10)
+	batch := []payments.Request{b.pay(one, other, 1)}
+	var stuck []uuid.UUID
+	for range many {
+		id := b.open(t, payments.Customer, "USD")
+		stuck, batch = append(stuck, id), append(batch, b.pay(b.system, id, 1))
+	}
+	release := b.lock(t, stuck...)
+
+	ctx, cancel := context.WithTimeout(t.Context(), many*100*time.Millisecond)
+	defer cancel()
+	as, err := b.Processor.Process(ctx, batch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantStatus(t, as[0], 201)
+	for i, a := range as[1:] {
+		if a.State != idempotency.Busy {
+			t.Errorf("payment %d of a locked account is %s", i, a.State)
+		}
+	}
+
+	release()
+	for _, a := range b.process(t, batch[1:]...) {
+		wantStatus(t, a, 201)
+	}
+	b.wantBalanced(t)
+}
+
+// slowCommits makes every COMMIT of a payment take so long, with its rows locked, as a slow disk or standby does.
+func (b *bank) slowCommits(t *testing.T, seconds float64) {
+	t.Helper()
+	if _, err := b.owner.Exec(t.Context(), fmt.Sprintf(`
+		CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(%g); RETURN NULL; END $$;
+		CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON payments DEFERRABLE INITIALLY DEFERRED
+		FOR EACH ROW EXECUTE FUNCTION slow()`, seconds)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Batches that pay from one account follow each other, however long a COMMIT takes. Were it taken for held, all but one
+// payment would be sent away each time.
+func TestSlowCommitHoldsNothing(t *testing.T) {
+	t.Parallel()
+	b := newBank(t, nil)
+	b.OnHeld = func(account uuid.UUID) { t.Errorf("%s counts as held", account) }
+	hot, account := b.customer(t, 100), b.customer(t, 0)
+	b.slowCommits(t, 0.5)
+
+	var all sync.WaitGroup
+	for range 3 {
+		all.Go(func() {
+			as, err := b.Processor.Process(soon(t), []payments.Request{b.pay(hot, account, 1)})
+			if err != nil || as[0].State != idempotency.New {
+				t.Errorf("answered %v, %v", states(as), err)
+			}
+		})
+	}
+	all.Wait()
+	if n := b.balance(t, hot); n != 97 {
+		t.Errorf("the account has %d", n)
+	}
+	b.wantBalanced(t)
+}
+
+// An account that was taken for held, and that only our own slow transactions have since, is free.
+func TestSlowCommitsSetAccountFree(t *testing.T) {
+	t.Parallel()
+	b := newBank(t, nil)
+	hot, account := b.customer(t, 100), b.customer(t, 0)
+	release := b.lock(t, hot)
+	r := b.pay(hot, account, 1)
+	if a := b.once(t, r)[0]; a.State != idempotency.Busy {
+		t.Fatalf("the payment of a locked account is %s", a.State)
+	}
+	release()
+	b.slowCommits(t, 2)
+
+	other := &payments.Processor{DB: b.DB, Retention: b.Retention, Render: render} // another instance
+	done := make(chan error)
+	go func() {
+		_, err := other.Process(soon(t), []payments.Request{b.pay(hot, account, 1)})
+		done <- err
+	}()
+	testenv.Eventually(t, 10*time.Second, func() error {
+		if count(t, b.owner, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'`) == 0 {
+			return errors.New("it has not come to its COMMIT")
+		}
+		return nil
+	})
+	waits, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if !b.Await(waits, r) {
+		t.Error("the account counts as held")
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// One of ours that does nothing has stopped in the middle: a frozen instance.
+func TestFrozenInstanceHoldsAccount(t *testing.T) {
+	t.Parallel()
+	b := newBank(t, nil)
+	stuck, account := b.customer(t, 100), b.customer(t, 100)
+	frozen, err := b.DB.BeginTx(t.Context(), pgx.TxOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = frozen.Rollback(context.Background()) }()
+	if _, err := payments.Execute(t.Context(), frozen, []payments.Request{b.pay(b.system, stuck, 1)}); err != nil {
+		t.Fatal(err)
+	}
+
+	if diff := cmp.Diff([]string{"busy"}, states(b.once(t, b.pay(stuck, account, 1)))); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// That an account is locked is no business of other tenants: to them it is unknown, as ever.
+func TestLockedAccountIsUnknownToOthers(t *testing.T) {
+	t.Parallel()
+	b := newBank(t, nil)
+	stuck, account := b.customer(t, 100), b.customer(t, 100)
+	b.lock(t, stuck)
+	if diff := cmp.Diff([]string{"busy"}, states(b.once(t, b.pay(stuck, account, 1)))); diff != "" {
+		t.Fatal(diff)
+	}
+
+	b.tenant = uuid.New()
+	wantStatus(t, b.once(t, b.pay(stuck, account, 1))[0], 422)
 }
 
 // submit is what the API does with a request: it waits apart, and goes through the group.
