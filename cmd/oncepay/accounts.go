@@ -96,16 +96,26 @@ func (s *seeded) process(ctx context.Context, conn *pgx.Conn, commands []payment
 			}
 		}
 		answers, err := processor.Process(ctx, requests)
+		for err == nil && awaitBusy(ctx, &processor, requests, answers) {
+			answers, err = processor.Process(ctx, requests) // those that are done are replays now
+		}
 		if err != nil {
 			return err
 		}
 		for _, a := range answers {
-			if a.State != idempotency.New || a.Response.Status != statusDone {
+			if a.Response.Status != statusDone {
 				return fmt.Errorf("refused: %s %s", a.State, a.Response.Body)
 			}
 		}
 	}
 	return nil
+}
+
+// awaitBusy waits for the accounts of a request that is Busy, as the system account may be while the API pays from it. It
+// reports whether requests are to be processed again.
+func awaitBusy(ctx context.Context, p *payments.Processor, requests []payments.Request, answers []idempotency.Answer) bool {
+	busy := slices.IndexFunc(answers, func(a idempotency.Answer) bool { return a.State == idempotency.Busy })
+	return busy >= 0 && p.Await(ctx, requests[busy])
 }
 
 // What the audit trail shows in place of an HTTP request.

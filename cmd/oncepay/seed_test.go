@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"regexp"
 	"strings"
@@ -62,6 +63,29 @@ func TestSeedGoesOnWhereAnEarlierOneWasInterrupted(t *testing.T) {
 	for i, a := range after.Accounts {
 		if a.ID != before.Accounts[i].ID || a.BalanceMinor != 5 {
 			t.Errorf("%+v, before %+v", a, before.Accounts[i])
+		}
+	}
+	checkBooks(t, db.Pool(t, ""), 3, 2)
+}
+
+// The API may be paying from the system account just now.
+func TestSeedWaitsForLockedSystemAccount(t *testing.T) {
+	t.Parallel()
+	db := testenv.Database(t)
+	args := []string{"seed", "-tenant", "demo", "-client", "shop", "-currency", "USD", "-accounts", "2", "-json"}
+	seedJSON(t, db.URL, args...)
+	tx, err := db.Pool(t, "").Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `UPDATE accounts SET name = name WHERE kind = 'system'`); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(time.Second, func() { _ = tx.Rollback(context.Background()) })
+
+	for _, a := range seedJSON(t, db.URL, append(args, "-fund", "5")...).Accounts {
+		if a.BalanceMinor != 5 {
+			t.Errorf("%+v", a)
 		}
 	}
 	checkBooks(t, db.Pool(t, ""), 3, 2)

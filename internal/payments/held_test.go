@@ -68,6 +68,7 @@ func TestOnlyLockedAccountWaits(t *testing.T) {
 	batch := []payments.Request{
 		b.pay(a, c, 1), b.pay(a, stuck, 1), b.pay(stuck, c, 1), done, b.pay(a, uuid.New(), 1), b.pay(uuid.Nil, a, 1), b.pay(c, a, 1),
 	}
+	batch = append(batch, b.pay(a, uuid.UUID{15: 1}, 1)) // before all that exist
 	for range 20 {
 		batch = append(batch, b.pay(a, uuid.New(), 1))
 	}
