@@ -182,12 +182,14 @@ func (p *Processor) lock(ctx context.Context, id uuid.UUID) error {
 
 // Who keeps the accounts, as far as one can see: a row that is locked or was changed names its transaction
 // in xmax, unless several sessions share it. kept is false while that transaction is one of ours
-// and at work: it waits for its COMMIT, or did something within the last 200 ms.
+// and at work: it waits for its COMMIT, or did something within the last 200 ms. After 5 s it is
+// as good as lost: its instance waits no longer for a COMMIT either.
 //
 // By accounts_pkey. Ids of accounts that do not exist are not in it.
 const findHolders = `
 WITH holders AS MATERIALIZED (
     SELECT l.transactionid, coalesce(s.usename <> current_user
+        OR s.xact_start < clock_timestamp() - interval '5 s'
         OR s.state <> 'active' AND s.state_change < clock_timestamp() - interval '200 ms', true) AS kept
     FROM pg_locks l JOIN pg_stat_activity s ON s.pid = l.pid
     WHERE l.locktype = 'transactionid' AND l.granted)

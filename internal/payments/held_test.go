@@ -270,8 +270,42 @@ func TestFrozenInstanceHoldsAccount(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if diff := cmp.Diff([]string{"busy"}, states(b.once(t, b.pay(stuck, account, 1)))); diff != "" {
-		t.Error(diff)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
+	defer cancel()
+	as, err := b.Processor.Process(ctx, []payments.Request{b.pay(stuck, account, 1)})
+	if diff := cmp.Diff([]string{"busy"}, states(as)); diff != "" {
+		t.Error(diff, err)
+	}
+}
+
+// One of ours may never end: its COMMIT waits for a standby that is away. The batch's 8 s are not all for it.
+func TestEndlessTransactionHoldsAccount(t *testing.T) {
+	t.Parallel()
+	b := newBank(t, nil)
+	stuck, one, other := b.customer(t, 100), b.customer(t, 100), b.customer(t, 100)
+	endless, err := b.DB.BeginTx(t.Context(), pgx.TxOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := payments.Execute(t.Context(), endless, []payments.Request{b.pay(b.system, stuck, 1)}); err != nil {
+		t.Fatal(err)
+	}
+	pid, done := endless.Conn().PgConn().PID(), make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = endless.Exec(context.Background(), `SELECT pg_sleep(60)`)
+		_ = endless.Rollback(context.Background())
+	}()
+	defer func() {
+		count(t, b.owner, `SELECT pg_terminate_backend($1)::int`, pid)
+		<-done
+	}()
+
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+	defer cancel()
+	as, err := b.Processor.Process(ctx, []payments.Request{b.pay(stuck, one, 1), b.pay(one, other, 1)})
+	if diff := cmp.Diff([]string{"busy", "new"}, states(as)); diff != "" {
+		t.Error(diff, err)
 	}
 }
 
