@@ -12,7 +12,7 @@ import (
 // compose is the service as `make up` runs it: the demo kills containers, and leaves them running.
 type compose struct {
 	say  func(format string, args ...any)
-	root string // of the checkout, where compose.yaml is
+	root string // of the checkout, where docker-compose.yml is
 
 	containers map[string]string // id by program; a container that is started again is the same one
 }
@@ -73,7 +73,7 @@ func (c *compose) docker(ctx context.Context, args ...string) ([]byte, error) {
 
 func (c *compose) close() {}
 
-// As compose.yaml says.
+// As docker-compose.yml says.
 func (c *compose) url() string { return "http://127.0.0.1:8080" }
 func (c *compose) owner() string {
 	return "postgres://postgres:postgres@127.0.0.1:15432/oncepay?sslmode=disable"

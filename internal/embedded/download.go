@@ -13,7 +13,7 @@ import (
 	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
 )
 
-// downloadVersion is what a machine without Postgres gets: the major version that compose.yaml has.
+// downloadVersion is what a machine without Postgres gets: the major version that docker-compose.yml has.
 const downloadVersion = "17.11.0"
 
 // download brings the server's binaries into dir and returns where they are. The library embedded-postgres fetches them,
