@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/fstest"
@@ -45,6 +46,42 @@ func TestACopyableFolderCompilesUnchangedInAnEmptyModule(t *testing.T) {
 				t.Fatalf("go build: %v\n%s", err, out)
 			}
 		})
+	}
+}
+
+// TestREADMECopyCommands runs the README's lines and compares what they copy with what the package needs.
+func TestREADMECopyCommands(t *testing.T) {
+	t.Parallel()
+	const destination = "../shop/idempotency"
+	dir := filepath.Join(t.TempDir(), "idempotency")
+
+	for line := range strings.Lines(read(t, filepath.Join(root, "README.md"))) {
+		command, indented := strings.CutPrefix(line, "    ")
+		if !indented || !strings.Contains(command, destination) {
+			continue
+		}
+		cmd := exec.Command("sh", "-c", strings.ReplaceAll(command, destination, dir))
+		cmd.Dir = root
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v\n%s", strings.TrimSpace(command), err, out)
+		}
+	}
+
+	want := []string{"00002_idempotency.sql", "LICENSE"}
+	for _, file := range goFiles(t, "internal/idempotency") {
+		want = append(want, filepath.Base(file))
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range entries {
+		got = append(got, e.Name())
+	}
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("copied %v, want %v", got, want)
 	}
 }
 

@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// The table that says what the whole project is for, on the README's first screen.
-const (
-	whatIfHeader = "| what if … | what happens | the test that shows it |"
-	whatIfRows   = 12 // no fewer
-)
+const whatIfHeader = "| what if … | what happens | the test that shows it |"
+
+// whatIfRows is the least number of rows of each table: the strongest are on the README's first screen, all of them in
+// the guarantees.
+var whatIfRows = map[string]int{"README.md": 8, "docs/guarantees.md": 26}
 
 func TestEveryTestAndEveryFileThatADocumentNamesExists(t *testing.T) {
 	t.Parallel()
@@ -34,11 +34,28 @@ func TestEveryTestAndEveryFileThatADocumentNamesExists(t *testing.T) {
 	}
 }
 
-func TestTheWhatIfTableOfTheREADMEShowsATestInEveryRow(t *testing.T) {
+func TestWhatIfTables(t *testing.T) {
 	t.Parallel()
-	for _, wrong := range wrongWhatIfTable(read(t, filepath.Join(root, "README.md"))) {
-		t.Error("README.md: " + wrong)
+	for file, rows := range whatIfRows {
+		t.Run(file, func(t *testing.T) {
+			t.Parallel()
+			for _, wrong := range wrongWhatIfTable(read(t, filepath.Join(root, file)), rows) {
+				t.Error(wrong)
+			}
+		})
 	}
+
+	t.Run("guarantees have every row of the README", func(t *testing.T) {
+		t.Parallel()
+		guarantees := read(t, filepath.Join(root, "docs/guarantees.md"))
+		_, table, _ := strings.Cut(read(t, filepath.Join(root, "README.md")), whatIfHeader)
+		table, _, _ = strings.Cut(table, "\n\n")
+		for _, l := range link.FindAllStringSubmatch(table, -1) {
+			if !strings.Contains(guarantees, l[1]) {
+				t.Errorf("docs/guarantees.md does not name %s", l[1])
+			}
+		}
+	})
 }
 
 func TestAWrongNameInADocumentIsFound(t *testing.T) {
@@ -108,19 +125,20 @@ func TestAWrongNameInADocumentIsFound(t *testing.T) {
 
 func TestAWhatIfTableWithoutItsTestsIsFound(t *testing.T) {
 	t.Parallel()
+	const rows = 12
 	row, without := "| a | b | [`TestX`](x_test.go) |\n", "| a | [`TestX`](x_test.go) | |\n"
-	table := "text\n" + whatIfHeader + "\n|---|---|---|\n" + strings.Repeat(row, whatIfRows-1)
+	table := "text\n" + whatIfHeader + "\n|---|---|---|\n" + strings.Repeat(row, rows-1)
 	for text, found := range map[string]bool{
 		table + row + "\nmore text": false, table: true, table + without: true, table + row + without: true, table + "\n" + row: true, row: true,
 	} {
-		if wrong := wrongWhatIfTable(text); (len(wrong) > 0) != found {
+		if wrong := wrongWhatIfTable(text, rows); (len(wrong) > 0) != found {
 			t.Errorf("%q: %q", text, wrong)
 		}
 	}
 }
 
-// wrongWhatIfTable says what the table lacks: rows, or a test in the last column of one.
-func wrongWhatIfTable(text string) (wrong []string) {
+// wrongWhatIfTable returns what the table lacks: rows, of which it must have want, or a test in the last column of one.
+func wrongWhatIfTable(text string, want int) (wrong []string) {
 	lines := strings.Split(text, "\n")
 	header := slices.Index(lines, whatIfHeader)
 	if header < 0 {
@@ -139,8 +157,8 @@ func wrongWhatIfTable(text string) (wrong []string) {
 			wrong = append(wrong, "no test in the last of three columns: "+line)
 		}
 	}
-	if rows < whatIfRows {
-		wrong = append(wrong, fmt.Sprintf("the table “what if …” has %d rows, and must have %d", rows, whatIfRows))
+	if rows < want {
+		wrong = append(wrong, fmt.Sprintf("the table “what if …” has %d rows, and must have %d", rows, want))
 	}
 	return wrong
 }
