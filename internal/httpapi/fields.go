@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
 	"strconv"
@@ -11,22 +12,36 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/oncepay/oncepay/internal/payments"
+	"github.com/oncepay/oncepay/internal/strictjson"
 )
 
 // fields takes the members of a body one by one and collects everything that is wrong with them, so that a client learns
 // of all its mistakes at once.
 type fields struct {
-	members []member
+	members []strictjson.Member
 	taken   map[string]bool // asked for: what was never asked for is unknown
 	errors  []fieldError
 }
 
 func newFields(body []byte) (*fields, error) {
-	members, err := parseObject(body)
+	members, err := strictjson.ParseObject(body)
 	if err != nil {
-		return nil, err
+		return nil, malformed(err)
 	}
 	return &fields{members: members, taken: map[string]bool{}}, nil
+}
+
+// malformed turns an error of the parser into its problem.
+func malformed(err error) error {
+	var duplicate *strictjson.DuplicateError
+	var encoding *strictjson.EncodingError
+	switch {
+	case errors.As(err, &duplicate):
+		return refuse("duplicate-member", "The member %q appears twice.", short(duplicate.Name))
+	case errors.As(err, &encoding):
+		return refuse("invalid-encoding", "%s.", sentence(err))
+	}
+	return refuse("malformed-json", "The body is not a valid JSON object: %s.", err)
 }
 
 // err returns what is wrong; nil: nothing. Members that nobody asked for come first: often they explain why another one is
@@ -34,8 +49,8 @@ func newFields(body []byte) (*fields, error) {
 func (f *fields) err() error {
 	var all []fieldError
 	for _, m := range f.members {
-		if !f.taken[m.name] {
-			all = append(all, fieldError{Pointer: pointer(m.name), Code: "unknown-field", Detail: f.unknown(m.name)})
+		if !f.taken[m.Name] {
+			all = append(all, fieldError{Pointer: pointer(m.Name), Code: "unknown-field", Detail: f.unknown(m.Name)})
 		}
 	}
 	all = append(all, f.errors...)
@@ -66,14 +81,14 @@ func (f *fields) fail(code, detail string, path ...string) {
 }
 
 // get returns the member name and whether it is there.
-func (f *fields) get(name string) (value, bool) {
+func (f *fields) get(name string) (strictjson.Value, bool) {
 	f.taken[name] = true
 	for _, m := range f.members {
-		if m.name == name {
-			return m.value, true
+		if m.Name == name {
+			return m.Value, true
 		}
 	}
-	return value{}, false
+	return strictjson.Value{}, false
 }
 
 // amount reads the amount in minor units. A client that sends "amount" has another idea of amounts: it is told.
@@ -86,8 +101,8 @@ func (f *fields) amount(name string) int64 {
 		}
 	}
 	// Only digits: 1.0 and 1e2 are integers to some parsers and not to others.
-	n, err := strconv.ParseInt(v.text, 10, 64)
-	if v.kind != numberValue || err != nil || n < 1 || n > payments.MaxAmount {
+	n, err := strconv.ParseInt(v.Text, 10, 64)
+	if v.Kind != strictjson.Number || err != nil || n < 1 || n > payments.MaxAmount {
 		f.fail("invalid-amount", fmt.Sprintf("%s must be an integer from 1 to %d, in minor units of the currency: 250.00 USD is 25000.", name, int64(payments.MaxAmount)), name)
 	}
 	return n
@@ -124,10 +139,10 @@ func (f *fields) required(name string) (string, bool) {
 	switch {
 	case !there:
 		f.fail("invalid-field", name+" is missing.", name)
-	case v.kind != stringValue:
+	case v.Kind != strictjson.String:
 		f.fail("invalid-field", name+" must be a string.", name)
 	default:
-		return v.text, true
+		return v.Text, true
 	}
 	return "", false
 }
@@ -139,17 +154,17 @@ func (f *fields) text(name string, limit int, breaks bool) string {
 		return ""
 	}
 	f.check(v, limit, breaks, name)
-	return v.text
+	return v.Text
 }
 
-func (f *fields) check(v value, limit int, breaks bool, path ...string) {
+func (f *fields) check(v strictjson.Value, limit int, breaks bool, path ...string) {
 	name := strings.Join(shortAll(path), ".")
 	switch {
-	case v.kind != stringValue:
+	case v.Kind != strictjson.String:
 		f.fail("invalid-field", name+" must be a string; leave it out instead of null.", path...)
-	case utf8.RuneCountInString(v.text) > limit:
+	case utf8.RuneCountInString(v.Text) > limit:
 		f.fail("invalid-field", fmt.Sprintf("%s must not be longer than %d characters.", name, limit), path...)
-	case strings.ContainsFunc(v.text, func(r rune) bool { return unicode.IsControl(r) && (!breaks || r != '\n' && r != '\t') }):
+	case strings.ContainsFunc(v.Text, func(r rune) bool { return unicode.IsControl(r) && (!breaks || r != '\n' && r != '\t') }):
 		f.fail("invalid-field", name+" must not have control characters.", path...)
 	}
 }
@@ -167,23 +182,23 @@ func (f *fields) metadata(name string) map[string]string {
 	switch {
 	case !there:
 		return pairs
-	case v.kind != objectValue:
+	case v.Kind != strictjson.Object:
 		f.fail("invalid-field", name+" must be an object of strings.", name)
 		return pairs
-	case len(v.members) > maxMetadata:
+	case len(v.Members) > maxMetadata:
 		f.fail("invalid-field", fmt.Sprintf("%s must not have more than %d members.", name, maxMetadata), name)
 		return pairs
 	}
-	for _, m := range v.members {
-		if m.name == "" {
-			f.fail("invalid-field", name+" has a member with an empty name.", name, m.name)
+	for _, m := range v.Members {
+		if m.Name == "" {
+			f.fail("invalid-field", name+" has a member with an empty name.", name, m.Name)
 		}
 		before := len(f.errors)
-		f.check(value{kind: stringValue, text: m.name}, maxMetadataKey, false, name, m.name)
+		f.check(strictjson.Value{Kind: strictjson.String, Text: m.Name}, maxMetadataKey, false, name, m.Name)
 		if len(f.errors) == before {
-			f.check(m.value, maxMetadataValue, false, name, m.name)
+			f.check(m.Value, maxMetadataValue, false, name, m.Name)
 		}
-		pairs[m.name] = m.value.text
+		pairs[m.Name] = m.Value.Text
 	}
 	return pairs
 }

@@ -74,7 +74,7 @@ func requestID(h http.Header) string {
 	}
 	for i := range len(ids[0]) {
 		switch c := ids[0][i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', isDigit(c), c == '.', c == '_', c == '-':
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '_', c == '-':
 		default:
 			return newID()
 		}
