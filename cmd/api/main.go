@@ -97,7 +97,6 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 		Retention:   cfg.IdempotencyRetention,
 		RateLimit:   float64(cfg.RateLimit),
 		TenantMax:   cfg.TenantMax,
-		CursorKey:   []byte(cfg.CursorSecret),
 		Ready: func(ctx context.Context) error {
 			if draining.Load() {
 				return errors.New("shutting down")

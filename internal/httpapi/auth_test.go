@@ -15,7 +15,8 @@ import (
 	"github.com/oncepay/oncepay/internal/credentials"
 )
 
-// Every route there is, whatever is added to it later, with every kind of caller that must not get through.
+// Every route there is, whatever is added to it later, with every kind of caller that must not get
+// through.
 func TestNoRouteAnswersToStrangers(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)

@@ -20,7 +20,8 @@ const (
 
 func TestWhiteSpaceAndOrderDoNotChangeTheRequest(t *testing.T) {
 	t.Parallel()
-	// The golden bytes: whoever changes them turns repeats in flight into 422 and must raise the fingerprint's version.
+	// The golden bytes: whoever changes them turns repeats in flight into 422 and must raise the
+	// fingerprint's version.
 	const want = `{"amount_minor":25000,"currency":"USD","source_account":"` + source + `","destination_account":"` + destination +
 		`","description":"<é>","metadata":{"a":"1","b":"2"},"client_reference":"r"}`
 	for _, body := range []string{

@@ -76,7 +76,8 @@ func (g *grouped) shut(t *testing.T) (open func()) {
 	return open
 }
 
-// inOneBatch sends requests so that they are committed together, in this order. The group has one committer.
+// inOneBatch sends requests so that they are committed together, in this order. The group has one
+// committer.
 func (g *grouped) inOneBatch(t *testing.T, c caller, requests ...func() answer) []answer {
 	t.Helper()
 	open := g.shut(t)
@@ -228,7 +229,8 @@ func TestPaymentsThatAllTouchOneAccountNeitherDeadlockNorLoseMoney(t *testing.T)
 	g.wantBalanced(t)
 }
 
-// The flooder has more requests than its share; nothing is committed while the gate is shut, so all are there at once.
+// The flooder has more requests than its share; nothing is committed while the gate is shut, so all
+// are there at once.
 func TestATenantThatFloodsIsRefusedBeyondItsShareAndNobodyElseIs(t *testing.T) {
 	t.Parallel()
 	const share, flood = 5, 70
@@ -333,7 +335,8 @@ func TestWhenTheCommitIsLostAndNobodyCanBeAskedTheOutcomeIsUnknownUntilTheRepeat
 	}
 }
 
-// Beyond the rate a replay does not go through Submit. It is a promise all the same: sent when its COMMIT has gone through.
+// Beyond the rate a replay does not go through Submit. It is a promise all the same: sent when its
+// COMMIT has gone through.
 func TestReplayBeyondRateIsCommitted(t *testing.T) {
 	t.Parallel()
 	var away atomic.Bool

@@ -143,7 +143,8 @@ func TestAKeyIsForOneRequestOfOneClient(t *testing.T) {
 	}
 }
 
-// hold claims a key of c as another attempt would, until the returned function is called: true commits an answer.
+// hold claims a key of c as another attempt would, until the returned function is called: true
+// commits an answer.
 func (c caller) hold(t *testing.T, key string) (finish func(commit bool)) {
 	t.Helper()
 	tx, err := c.api.write.Begin(t.Context())

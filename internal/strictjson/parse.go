@@ -5,8 +5,8 @@ import (
 	"fmt"
 )
 
-// ParseObject parses src, which must be one JSON object and nothing else. Its error is a *SyntaxError, an
-// *EncodingError or a *DuplicateError.
+// ParseObject parses src, which must be one JSON object and nothing else. Its error is a
+// *SyntaxError, an *EncodingError or a *DuplicateError.
 func ParseObject(src []byte) ([]Member, error) {
 	for _, bom := range [][]byte{{0xEF, 0xBB, 0xBF}, {0xFE, 0xFF}, {0xFF, 0xFE}} {
 		if bytes.HasPrefix(src, bom) {

@@ -1,9 +1,10 @@
-// Package strictjson parses one JSON object and rejects everything that two parsers may read differently.
+// Package strictjson parses one JSON object and rejects everything that two parsers may read
+// differently.
 //
-// encoding/json accepts duplicate members, members in another case, trailing bytes, invalid UTF-8 and lone surrogates;
-// the last two only surface when Postgres rejects the text. If we read a body differently from how its sender meant it,
-// we pay the wrong amount. This parser accepts less than encoding/json, and reads what it accepts the same way: the
-// fuzz test compares the two.
+// encoding/json accepts duplicate members, members in another case, trailing bytes, invalid UTF-8
+// and lone surrogates; the last two only surface when Postgres rejects the text. If we read a body
+// differently from how its sender meant it, we pay the wrong amount. This parser accepts less than
+// encoding/json, and reads what it accepts the same way: the fuzz test compares the two.
 package strictjson
 
 import "fmt"
@@ -44,7 +45,8 @@ type Member struct {
 // SyntaxError reports that the input is not one well-formed JSON object within the limits.
 type SyntaxError struct{ Detail string }
 
-// EncodingError reports text that is not valid Unicode, or that contains U+0000, which Postgres cannot store.
+// EncodingError reports text that is not valid Unicode, or that contains U+0000, which Postgres
+// cannot store.
 type EncodingError struct {
 	Offset int
 	Detail string
