@@ -16,10 +16,10 @@ import (
 // group is where requests become transactions.
 type group = groupcommit.Group[payments.Request, idempotency.Answer]
 
-// newGroup commits with p. With GROUP_COMMIT=off a transaction has one request, and there are as many as the pool has connections.
+// newGroup returns a group that commits with p.
 func newGroup(p *payments.Processor, cfg config.API, metrics *telemetry.API, log *slog.Logger) *group {
 	o := groupcommit.Options{
-		Committers: cfg.Committers, Most: cfg.BatchMax, Queue: cfg.QueueMax, Split: oneIsToBlame,
+		Committers: cfg.Committers, Most: cfg.BatchMax, Split: oneIsToBlame,
 		OnBatch: func(b groupcommit.Batch) {
 			metrics.Committed(b.Size, b.Waited, b.Took, b.Err != nil)
 			var panicked *groupcommit.PanicError
@@ -27,9 +27,6 @@ func newGroup(p *payments.Processor, cfg config.API, metrics *telemetry.API, log
 				log.Error("panic in a transaction", "requests", b.Size, "panic", panicked.Value, "stack", string(panicked.Stack))
 			}
 		},
-	}
-	if cfg.GroupCommit == "off" {
-		o.Committers, o.Most = cfg.DatabasePool, 1
 	}
 	return groupcommit.New(p.Process, o)
 }

@@ -87,13 +87,13 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	committing := newGroup(processor, cfg, metrics, log)
 	telemetry.WatchQueue(reg, committing.Waiting)
 	var draining atomic.Bool
-	watch := observer{metrics: metrics, log: log, plain: cfg.LogKeys == "plain"}
+	watch := observer{metrics: metrics, log: log}
 	handler := httpapi.New(httpapi.Options{
 		Submit:      committing.Do,
 		Await:       processor.Await,
 		Write:       db.write,
 		Read:        db.read,
-		Credentials: credentials.NewVerifier(db.door, time.Now),
+		Credentials: credentials.NewVerifier(db.auth, time.Now),
 		Retention:   cfg.IdempotencyRetention,
 		RateLimit:   float64(cfg.RateLimit),
 		TenantMax:   cfg.TenantMax,

@@ -30,7 +30,6 @@ func traced(next http.Handler) http.Handler {
 type observer struct {
 	metrics *telemetry.API
 	log     *slog.Logger
-	plain   bool // show idempotency keys as they are
 }
 
 func (o observer) request(ctx context.Context, r httpapi.Observation) {
@@ -53,7 +52,7 @@ func (o observer) request(ctx context.Context, r httpapi.Observation) {
 			slog.String("credential_id", who.CredentialID))
 	}
 	if r.Key != "" {
-		key := o.key(r.Key)
+		key := hashed(r.Key)
 		span.SetAttributes(attribute.String("idempotency_key", key), attribute.String("idempotency_outcome", r.Outcome))
 		attrs = append(attrs, slog.String("idempotency_key", key), slog.String("idempotency_outcome", r.Outcome))
 	}
@@ -64,12 +63,9 @@ func (o observer) request(ctx context.Context, r httpapi.Observation) {
 	o.log.LogAttrs(ctx, slog.LevelInfo, "request", attrs...)
 }
 
-// key returns how a key stands in logs and spans. Keys are often made from order numbers or names, so they are hashed
-// unless the operator says otherwise; the same key gives the same hash, so attempts can still be followed.
-func (o observer) key(key string) string {
-	if o.plain {
-		return key
-	}
+// hashed returns a key as logs and spans show it. Keys are often made from order numbers or names,
+// so only a hash is shown; attempts under one key can still be followed.
+func hashed(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return hex.EncodeToString(sum[:8])
 }

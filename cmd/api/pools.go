@@ -23,13 +23,15 @@ import (
 type pools struct {
 	write *pgxpool.Pool // payments
 	read  *pgxpool.Pool // what GET shows
-	door  *pgxpool.Pool // credentials and readiness: neither waits for payments, nor payments for invented credentials
+	auth  *pgxpool.Pool // credentials and readiness, which must not wait for payments or delay them
 
 	readiness readiness
 }
 
-// doorPool: one look-up of credentials is under way at a time, and one ping.
-const doorPool = 2
+const (
+	readPool = 8 // a GET is a few index look-ups
+	authPool = 2 // one look-up of credentials runs at a time, and one ping
+)
 
 // readiness keeps the outcome of a ping for a second, so that /readyz, which asks for no credential,
 // is no lever on the database.
@@ -51,7 +53,7 @@ func (p *pools) ready(ctx context.Context) error {
 	// The outcome is everybody's, and must not be that this caller has left.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
-	p.readiness.err = errors.Join(p.door.Ping(ctx), p.read.Ping(ctx))
+	p.readiness.err = errors.Join(p.auth.Ping(ctx), p.read.Ping(ctx))
 	p.readiness.until = time.Now().Add(readinessAge)
 	return p.readiness.err
 }
@@ -69,11 +71,11 @@ func openPools(ctx context.Context, cfg config.API, log *slog.Logger) (p *pools,
 		if err := checkWriter(ctx, p.write, log); err != nil {
 			return err
 		}
-		p.door, err = postgres.Open(ctx, cfg.DatabaseURL, "api", doorPool, log)
+		p.auth, err = postgres.Open(ctx, cfg.DatabaseURL, "api", authPool, log)
 		return err
 	}
 	read := func(ctx context.Context) (err error) {
-		if p.read, err = postgres.Open(ctx, cfg.DatabaseReadURL, "api-read", cfg.ReadPool, log); err != nil {
+		if p.read, err = postgres.Open(ctx, cfg.DatabaseReadURL, "api-read", readPool, log); err != nil {
 			return err
 		}
 		return checkReader(ctx, p.read, cfg, log)
@@ -97,7 +99,7 @@ func listenForStandby(c *pgx.ConnConfig) { c.OnNotice = idempotency.OnNotice }
 func (p *pools) watch(reg prometheus.Registerer) {
 	telemetry.WatchPool(reg, "write", p.write.Stat)
 	telemetry.WatchPool(reg, "read", p.read.Stat)
-	telemetry.WatchPool(reg, "door", p.door.Stat)
+	telemetry.WatchPool(reg, "auth", p.auth.Stat)
 }
 
-func (p *pools) close() { postgres.Close(p.write, p.read, p.door) }
+func (p *pools) close() { postgres.Close(p.write, p.read, p.auth) }

@@ -81,7 +81,7 @@ func TestStartRefusesReaderOfEveryTenant(t *testing.T) {
 	for read, ok := range map[string]bool{"api_read": true, "api_write": false} {
 		cfg := config.API{
 			DatabaseURL: db.URLAs("api_write"), DatabaseReadURL: db.URLAs(read),
-			DatabasePool: 1, ReadPool: 1, RowSecurity: "required",
+			DatabasePool: 1, RowSecurity: "required",
 		}
 		pools, err := openPools(t.Context(), cfg, slog.New(slog.DiscardHandler))
 		pools.close()

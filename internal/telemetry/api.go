@@ -68,7 +68,7 @@ func NewAPI(reg prometheus.Registerer) *API {
 func WatchQueue(reg prometheus.Registerer, length func() int) {
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "commit_queue_requests",
-		Help: "Requests that wait for a committer. At QUEUE_MAX further ones are answered 503.",
+		Help: "Requests that wait for a committer. At 1,000 further ones are answered 503.",
 	}, func() float64 { return float64(length()) }))
 }
 
