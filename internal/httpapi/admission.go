@@ -45,17 +45,18 @@ func (p place) refund() { p.admission.rates.giveBack(p.client) }
 func (a *admission) work(ctx context.Context, tenant, client uuid.UUID) (place, error) {
 	p := place{a, tenant, client}
 	if wait := a.rates.take(client); wait > 0 {
-		return place{}, refuse("rate-limited", "Nothing was done. Repeat the identical request later.").
-			with("Retry-After", seconds(wait))
+		return place{}, refuse("rate-limited",
+			"Nothing was done. Repeat the identical request later.").with("Retry-After", seconds(wait))
 	}
 
+	// Neither of the errors of take executes anything, so the token goes back.
 	err := a.shares.take(ctx, tenant)
 	if err != nil {
 		p.refund()
 	}
 	if errors.Is(err, errTooMany) {
-		return place{}, refuse("rate-limited", "Nothing was done: this tenant has too many requests in progress. "+
-			"Repeat the identical request later.").with("Retry-After", soon())
+		return place{}, refuse("rate-limited", "Nothing was done: this tenant has too many requests "+
+			"in progress. Repeat the identical request later.").later()
 	}
 	return p, err
 }
@@ -69,8 +70,8 @@ func (a *admission) look(ctx context.Context, tenant uuid.UUID) (done func()) {
 // read admits a request that reads through the read pool, after waiting for its turn.
 func (a *admission) read(ctx context.Context, tenant uuid.UUID) (done func(), err error) {
 	if done = a.reads.take(ctx, tenant); done == nil {
-		return nil, refuse("rate-limited", "This tenant has too many reads in progress. Repeat the request later.").
-			with("Retry-After", soon())
+		return nil, refuse("rate-limited",
+			"This tenant has too many reads in progress. Repeat the request later.").later()
 	}
 	return done, nil
 }

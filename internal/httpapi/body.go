@@ -33,7 +33,7 @@ func readBody(r *http.Request) ([]byte, error) {
 	switch {
 	case errors.As(err, &tooLarge):
 		return nil, errTooLarge
-	case errors.Is(err, os.ErrDeadlineExceeded), r.Context().Err() != nil: // the handler's time is used up
+	case errors.Is(err, os.ErrDeadlineExceeded), r.Context().Err() != nil: // no time is left
 		return nil, refuse("request-timeout", "The body must arrive within %s.", handlerTimeout).
 			with("Connection", "close")
 	case err != nil:
@@ -49,7 +49,8 @@ var errTooLarge = refuse("body-too-large", "The body must not be larger than %d 
 
 func checkMediaType(h http.Header) error {
 	if len(h.Values("Content-Encoding")) > 0 {
-		return refuse("unsupported-media-type", "The body must not be compressed: omit Content-Encoding.")
+		return refuse("unsupported-media-type",
+			"The body must not be compressed: omit Content-Encoding.")
 	}
 
 	lines := h.Values("Content-Type")

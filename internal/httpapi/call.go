@@ -78,8 +78,11 @@ type Observation struct {
 // database.
 func requestID(h http.Header) string {
 	ids := h.Values("X-Request-Id")
+	if len(ids) != 1 || len(ids[0]) < 1 || len(ids[0]) > 128 {
+		return newID()
+	}
 	// A credential sent in the wrong header must not reach the log.
-	if len(ids) != 1 || len(ids[0]) < 1 || len(ids[0]) > 128 || strings.HasPrefix(ids[0], "oncepay_") {
+	if strings.HasPrefix(ids[0], "oncepay_") {
 		return newID()
 	}
 

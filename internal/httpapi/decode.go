@@ -33,7 +33,8 @@ func decodePayment(body []byte) (payments.Command, []byte, error) {
 	}
 
 	if c.SourceAccount == c.DestinationAccount && c.SourceAccount != uuid.Nil {
-		f.fail("same-account", "source_account and destination_account must differ.", "destination_account")
+		f.fail("same-account",
+			"source_account and destination_account must differ.", "destination_account")
 	}
 	if err := f.err(); err != nil {
 		return nil, nil, err

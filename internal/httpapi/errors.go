@@ -30,22 +30,24 @@ func problemFor(err error) *problem {
 		return errNotFound
 	case errors.Is(err, idempotency.ErrKeyMissing):
 		return refuse("idempotency-key-missing",
-			"Send an Idempotency-Key header, such as a UUID: new for every payment, the same for every repeat of it.")
+			"Send an Idempotency-Key header, such as a UUID: "+
+				"new for every payment, the same for every repeat of it.")
 	case errors.Is(err, idempotency.ErrKeyInvalid):
 		return refuse("idempotency-key-invalid", "%s.", sentence(err))
 	case errors.Is(err, credentials.ErrUnauthorized):
-		return refuse("unauthorized", "Send one Authorization header: Bearer and a valid credential.").
-			with("WWW-Authenticate", "Bearer")
+		return refuse("unauthorized",
+			"Send one Authorization header: Bearer and a valid credential.").with("WWW-Authenticate", "Bearer")
 	case errors.Is(err, idempotency.ErrOutcomeUnknown), errors.Is(err, groupcommit.ErrUnfinished):
-		return refuse("outcome-unknown", "The request may or may not have taken effect. "+
-			"Repeat the identical request with the same key to find out; it will not take effect twice.").
-			with("Retry-After", soon())
+		return refuse("outcome-unknown",
+			"The request may or may not have taken effect. Repeat the identical request "+
+				"with the same key to find out; it will not take effect twice.").later()
 	case notBegun(err), unavailable(err):
-		return refuse("unavailable", "Nothing was done. "+
-			"Repeat the identical request later; under the same key it will not take effect twice.").
-			with("Retry-After", soon())
+		return refuse("unavailable",
+			"Nothing was done. Repeat the identical request later; "+
+				"under the same key it will not take effect twice.").later()
 	}
-	return refuse("internal", "As far as is known, nothing was done. Tell the operator the request id.")
+	return refuse("internal",
+		"As far as is known, nothing was done. Tell the operator the request id.")
 }
 
 // notBegun reports whether err means that work on the request never started.
@@ -87,7 +89,8 @@ func sentence(err error) string {
 
 // errNotFound covers everything: what does not exist, what is another tenant's, malformed ids and
 // unknown paths.
-var errNotFound = refuse("not-found", "There is nothing here, or nothing that your credential may see.")
+var errNotFound = refuse("not-found",
+	"There is nothing here, or nothing that your credential may see.")
 
 func notFound(*call) (response, error) { return response{}, errNotFound }
 

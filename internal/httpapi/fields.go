@@ -50,8 +50,8 @@ func (f *fields) err() error {
 	var all []fieldError
 	for _, m := range f.members {
 		if !f.taken[m.Name] {
-			unknown := fieldError{Pointer: pointer(m.Name), Code: "unknown-field", Detail: f.unknown(m.Name)}
-			all = append(all, unknown)
+			detail := f.unknown(m.Name)
+			all = append(all, fieldError{Pointer: pointer(m.Name), Code: "unknown-field", Detail: detail})
 		}
 	}
 	all = append(all, f.errors...)
@@ -109,8 +109,8 @@ func (f *fields) amount(name string) int64 {
 	// Only digits: 1.0 and 1e2 are integers to some parsers only.
 	n, err := strconv.ParseInt(v.Text, 10, 64)
 	if v.Kind != strictjson.Number || err != nil || n < 1 || n > payments.MaxAmount {
-		f.fail("invalid-amount", fmt.Sprintf("%s must be an integer from 1 to %d, in minor units of the currency: "+
-			"250.00 USD is 25000.", name, int64(payments.MaxAmount)), name)
+		f.fail("invalid-amount", fmt.Sprintf("%s must be an integer from 1 to %d, "+
+			"in minor units of the currency: 250.00 USD is 25000.", name, int64(payments.MaxAmount)), name)
 	}
 	return n
 }
@@ -118,7 +118,8 @@ func (f *fields) amount(name string) int64 {
 func (f *fields) currency(name string) string {
 	s, ok := f.required(name)
 	if ok && !payments.KnownCurrency(s) {
-		f.fail("invalid-currency", name+" must be an ISO 4217 currency code in capital letters, such as USD.", name)
+		f.fail("invalid-currency",
+			name+" must be an ISO 4217 currency code in capital letters, such as USD.", name)
 	}
 	return s
 }
@@ -131,7 +132,8 @@ func (f *fields) account(name string) uuid.UUID {
 
 	id, ok := canonicalID(s)
 	if !ok {
-		f.fail("invalid-field", name+" must be an account id, a UUID in lower case with hyphens.", name)
+		f.fail("invalid-field",
+			name+" must be an account id, a UUID in lower case with hyphens.", name)
 	}
 	return id
 }
@@ -168,13 +170,16 @@ func (f *fields) text(name string, limit int, breaks bool) string {
 
 func (f *fields) check(v strictjson.Value, limit int, breaks bool, path ...string) {
 	name := strings.Join(shortAll(path), ".")
-	forbidden := func(r rune) bool { return unicode.IsControl(r) && (!breaks || r != '\n' && r != '\t') }
+	forbidden := func(r rune) bool {
+		return unicode.IsControl(r) && (!breaks || r != '\n' && r != '\t')
+	}
 
 	switch {
 	case v.Kind != strictjson.String:
 		f.fail("invalid-field", name+" must be a string; omit it instead of sending null.", path...)
 	case utf8.RuneCountInString(v.Text) > limit:
-		f.fail("invalid-field", fmt.Sprintf("%s must not be longer than %d characters.", name, limit), path...)
+		f.fail("invalid-field",
+			fmt.Sprintf("%s must not be longer than %d characters.", name, limit), path...)
 	case strings.ContainsFunc(v.Text, forbidden):
 		f.fail("invalid-field", name+" must not contain control characters.", path...)
 	}
@@ -197,7 +202,8 @@ func (f *fields) metadata(name string) map[string]string {
 		f.fail("invalid-field", name+" must be an object of strings.", name)
 		return pairs
 	case len(v.Members) > maxMetadata:
-		f.fail("invalid-field", fmt.Sprintf("%s must not have more than %d members.", name, maxMetadata), name)
+		f.fail("invalid-field",
+			fmt.Sprintf("%s must not have more than %d members.", name, maxMetadata), name)
 		return pairs
 	}
 
@@ -206,8 +212,9 @@ func (f *fields) metadata(name string) map[string]string {
 			f.fail("invalid-field", name+" has a member with an empty name.", name, m.Name)
 		}
 
-		before := len(f.errors)
-		f.check(strictjson.Value{Kind: strictjson.String, Text: m.Name}, maxMetadataKey, false, name, m.Name)
+		// One mistake per member is enough: its value is checked if its name is good.
+		before, key := len(f.errors), strictjson.Value{Kind: strictjson.String, Text: m.Name}
+		f.check(key, maxMetadataKey, false, name, m.Name)
 		if len(f.errors) == before {
 			f.check(m.Value, maxMetadataValue, false, name, m.Name)
 		}

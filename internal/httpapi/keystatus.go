@@ -65,7 +65,8 @@ func pathKey(r *http.Request) (string, error) {
 		key, err = url.PathUnescape(key)
 	}
 	if err == nil && (key == "" || len(key) > idempotency.MaxKeyLength) {
-		err = fmt.Errorf("%w: must have 1 to %d characters", idempotency.ErrKeyInvalid, idempotency.MaxKeyLength)
+		err = fmt.Errorf("%w: must have 1 to %d characters",
+			idempotency.ErrKeyInvalid, idempotency.MaxKeyLength)
 	}
 
 	for i := 0; err == nil && i < len(key); i++ {

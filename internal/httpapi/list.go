@@ -18,6 +18,7 @@ type page[T any] struct {
 // cut makes a page of rows, which were read with one more than limit to see whether there are more.
 func cut[T any](rows []T, limit int, next func(last T) string) page[T] {
 	p := page[T]{Items: rows}
+
 	if len(rows) > limit {
 		p.Items = rows[:limit]
 		cursor := next(rows[limit-1])
@@ -34,6 +35,8 @@ func (s *server) listPayments(c *call) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
+
+	// One row more than the page holds shows whether there is a next page.
 	limit := q.limit()
 	list := payments.PaymentList{
 		Account: q.account(), From: q.time("from"), To: q.time("to"), Limit: limit + 1,
@@ -41,6 +44,7 @@ func (s *server) listPayments(c *call) (response, error) {
 	if err := q.err(); err != nil {
 		return response{}, err
 	}
+
 	if cursor := q.cursor(); cursor != nil {
 		before, err := paymentCursor(*cursor)
 		if err != nil {
@@ -55,7 +59,9 @@ func (s *server) listPayments(c *call) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	return ok(cut(found, limit, func(last payments.Payment) string { return afterPayment(last.ID) })), nil
+
+	next := func(last payments.Payment) string { return afterPayment(last.ID) }
+	return ok(cut(found, limit, next)), nil
 }
 
 func (s *server) listEntries(c *call) (response, error) {
@@ -63,6 +69,7 @@ func (s *server) listEntries(c *call) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
+
 	q, err := newQuery(c.Request, "limit", "cursor")
 	if err != nil {
 		return response{}, err
@@ -71,6 +78,7 @@ func (s *server) listEntries(c *call) (response, error) {
 	if err := q.err(); err != nil {
 		return response{}, err
 	}
+
 	before := int64(math.MaxInt64)
 	if cursor := q.cursor(); cursor != nil {
 		if before, err = entryCursor(*cursor); err != nil {
@@ -84,5 +92,7 @@ func (s *server) listEntries(c *call) (response, error) {
 	if err != nil {
 		return response{}, err
 	}
-	return ok(cut(found, limit, func(last payments.ListedEntry) string { return afterEntry(last.Number) })), nil
+
+	next := func(last payments.ListedEntry) string { return afterEntry(last.Number) }
+	return ok(cut(found, limit, next)), nil
 }

@@ -22,6 +22,8 @@ func (s *server) post(route string, decode decoder) handler {
 			c.observe.Outcome = "invalid"
 			return response{}, c.keyErr
 		}
+
+		// Everything the client sent is read and checked before any transaction begins.
 		body, err := readBody(c.Request)
 		if err != nil {
 			return response{}, err
@@ -36,7 +38,8 @@ func (s *server) post(route string, decode decoder) handler {
 			c.header.Set("Preference-Applied", "wait="+strconv.Itoa(int(wait.Seconds())))
 		}
 
-		answer, err := s.submit(c.Context(), s.request(c, route, command, canonical), wait)
+		r := s.request(c, route, command, canonical)
+		answer, err := s.submit(c.Context(), r, wait)
 		if answer.State != 0 {
 			c.observe.Outcome = answer.State.String()
 		}
@@ -77,6 +80,7 @@ func (s *server) submit(
 	ctx context.Context, r payments.Request, wait time.Duration,
 ) (idempotency.Answer, error) {
 	until, pause := time.Now().Add(wait), minPause
+
 	for {
 		answer, err := s.attempt(ctx, r)
 		if err == nil && answer.State == idempotency.Busy && s.Await != nil && s.Await(ctx, r) {
@@ -95,6 +99,7 @@ func (s *server) submit(
 				return answer, err
 			}
 		}
+
 		// The other attempt is over. Try again, to do the work if it left nothing behind, or to get
 		// its answer from the primary, durable like every replay.
 	}
@@ -104,6 +109,7 @@ func (s *server) submit(
 // gets its replay.
 func (s *server) attempt(ctx context.Context, r payments.Request) (idempotency.Answer, error) {
 	place, err := s.admission.work(ctx, r.TenantID, r.ClientID)
+
 	var refusal *problem
 	switch {
 	case errors.As(err, &refusal):
@@ -162,21 +168,23 @@ func answered(h http.Header, a idempotency.Answer) (response, error) {
 		h.Set("Original-Date", httpDate(a.Date))
 	case idempotency.InProgress:
 		return response{}, refuse("request-in-progress",
-			"Repeat the identical request with the same key to get its answer.").with("Retry-After", "1")
+			"Repeat the identical request with the same key to get its answer.").
+			with("Retry-After", "1")
 	case idempotency.Mismatch:
 		return response{}, refuse("idempotency-key-reused",
-			"This key belongs to another request, which has been answered. Nothing was done; use a new key.")
+			"This key belongs to another request, which has been answered. "+
+				"Nothing was done; use a new key.")
 	case idempotency.Busy:
 		return response{}, refuse("unavailable",
-			"Nothing was done: an account is locked. Repeat the identical request later with the same key.").
-			with("Retry-After", soon())
+			"Nothing was done: an account is locked. "+
+				"Repeat the identical request later with the same key.").later()
 	default: // Unreadable: during a deploy, an instance of the newer version can read it
 		return response{}, refuse("idempotency-key-unreadable",
-			"Nothing was done. Repeat the identical request later with the same key.").
-			with("Retry-After", soon())
+			"Nothing was done. Repeat the identical request later with the same key.").later()
 	}
 
-	return response{a.Response.Status, a.Response.ContentType, a.Response.Location, a.Response.Body}, nil
+	r := a.Response
+	return response{r.Status, r.ContentType, r.Location, r.Body}, nil
 }
 
 func httpDate(t time.Time) string { return t.UTC().Format(http.TimeFormat) }

@@ -27,7 +27,7 @@ type problem struct {
 
 // fieldError is one mistake in a request, in a member of its body or a parameter of its query.
 type fieldError struct {
-	Pointer   string `json:"pointer,omitempty"` // JSON Pointer as a URI fragment, RFC 6901 section 6
+	Pointer   string `json:"pointer,omitempty"` // JSON Pointer as a URI fragment (RFC 6901)
 	Parameter string `json:"parameter,omitempty"`
 	Code      string `json:"code"`
 	Detail    string `json:"detail"`
@@ -36,8 +36,8 @@ type fieldError struct {
 // What a client can do after a problem.
 const (
 	retrySameKey = "same-key" // repeat the identical request under the same key
-	retryNewKey  = "new-key"  // this key is used up; later or changed, the request may succeed under a new key
-	retryNever   = "never"    // repeating is useless; a corrected request is another request, under a new key
+	retryNewKey  = "new-key"  // later or changed, the request may succeed under a new key
+	retryNever   = "never"    // repeating is useless; a corrected request is another request
 )
 
 // typePrefix begins every problem type. It is a relative reference, as RFC 9457 section 3.1.1
@@ -65,7 +65,7 @@ var kinds = map[string]struct {
 	"idempotency-key-missing":    {400, "The Idempotency-Key header is missing", retryNever},
 	"idempotency-key-invalid":    {400, "The Idempotency-Key is not valid", retryNever},
 	"idempotency-key-reused":     {422, "The Idempotency-Key was used for another request", retryNewKey},
-	"idempotency-key-unreadable": {503, "The Idempotency-Key was stored by another version of the service", retrySameKey},
+	"idempotency-key-unreadable": {503, "The key was stored by another version of the service", retrySameKey},
 	"request-in-progress":        {409, "A request with this Idempotency-Key is in progress", retrySameKey},
 
 	// About the form of the body.
@@ -113,6 +113,9 @@ func (p *problem) with(name, value string) *problem {
 	p.header[name] = value
 	return p
 }
+
+// later asks the client to wait a moment before it retries.
+func (p *problem) later() *problem { return p.with("Retry-After", soon()) }
 
 // because keeps the cause for the log.
 func (p *problem) because(err error) *problem {

@@ -42,7 +42,8 @@ func newQuery(r *http.Request, known ...string) (*query, error) {
 }
 
 func (q *query) fail(name, detail string) {
-	q.errors = append(q.errors, fieldError{Parameter: short(name), Code: "invalid-query", Detail: detail})
+	mistake := fieldError{Parameter: short(name), Code: "invalid-query", Detail: detail}
+	q.errors = append(q.errors, mistake)
 }
 
 func (q *query) err() error {
@@ -50,7 +51,11 @@ func (q *query) err() error {
 		return nil
 	}
 
-	slices.SortFunc(q.errors, func(a, b fieldError) int { return strings.Compare(a.Parameter, b.Parameter) })
+	// In the same order every time: url.Values is a map.
+	slices.SortFunc(q.errors, func(a, b fieldError) int {
+		return strings.Compare(a.Parameter, b.Parameter)
+	})
+
 	p := refuse("invalid-query", "%s", q.errors[0].Detail)
 	p.Errors = q.errors[:min(len(q.errors), maxErrors)]
 	return p
@@ -104,7 +109,8 @@ func (q *query) time(name string) *time.Time {
 	// UnmarshalText is strict; time.Parse accepts 9:30, commas and +24:00.
 	var t time.Time
 	if err := t.UnmarshalText([]byte(q.values.Get(name))); err != nil {
-		q.fail(name, name+" must be an RFC 3339 time such as 2026-01-31T09:30:00Z; encode a plus sign as %2B.")
+		q.fail(name, name+" must be an RFC 3339 time such as 2026-01-31T09:30:00Z; "+
+			"encode a plus sign as %2B.")
 	}
 	return &t
 }

@@ -13,15 +13,19 @@ import (
 // in the same round trip and for this transaction only, so the connection returns to the pool
 // unchanged. The text of a UUID consists of hexadecimal digits and hyphens, so it is safe in SQL.
 // idempotency.Peek relies on READ COMMITTED.
-func read[T any](ctx context.Context, s *server, tenant uuid.UUID, fn func(pgx.Tx) (T, error)) (v T, err error) {
+func read[T any](
+	ctx context.Context, s *server, tenant uuid.UUID, fn func(pgx.Tx) (T, error),
+) (v T, err error) {
+	// A tenant that reads a lot waits for its own turns.
 	done, err := s.admission.read(ctx, tenant)
 	if err != nil {
 		return v, err
 	}
 	defer done()
 
-	begin := "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; SET LOCAL oncepay.tenant = '" + tenant.String() + "'"
-	err = pgx.BeginTxFunc(ctx, s.Read, pgx.TxOptions{BeginQuery: begin}, func(tx pgx.Tx) (err error) {
+	o := pgx.TxOptions{BeginQuery: "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; " +
+		"SET LOCAL oncepay.tenant = '" + tenant.String() + "'"}
+	err = pgx.BeginTxFunc(ctx, s.Read, o, func(tx pgx.Tx) (err error) {
 		v, err = fn(tx)
 		return err
 	})

@@ -16,7 +16,8 @@ func Render(o payments.Outcome) idempotency.Response {
 		p := refused(o)
 		r := idempotency.Response{Status: p.Status, ContentType: problemJSON, Body: encode(p)}
 		if o.Payment != nil {
-			r.Location = paymentsPath + "/" + o.Payment.ID.String() // declined payments can be fetched
+			// A declined payment can be fetched.
+			r.Location = paymentsPath + "/" + o.Payment.ID.String()
 		}
 		return r
 	case o.Payment != nil:
@@ -29,7 +30,10 @@ func Render(o payments.Outcome) idempotency.Response {
 
 func created(location string, v any) idempotency.Response {
 	return idempotency.Response{
-		Status: http.StatusCreated, ContentType: applicationJSON, Location: location, Body: encode(v),
+		Status:      http.StatusCreated,
+		ContentType: applicationJSON,
+		Location:    location,
+		Body:        encode(v),
 	}
 }
 
@@ -49,17 +53,20 @@ func refused(o payments.Outcome) *problem {
 
 func reason(r *payments.Refusal) string {
 	about := "Account " + r.Account.String()
+
 	switch r.Code {
 	case payments.InsufficientFunds:
-		return about + " holds less than the amount. The payment was recorded as declined; no money moved."
+		return about + " holds less than the amount. " +
+			"The payment was recorded as declined; no money moved."
 	case payments.UnknownAccount:
 		return about + " does not exist. No money moved."
 	case payments.CurrencyMismatch:
 		return about + " is kept in another currency than the payment's. No money moved."
 	case payments.FundingForbidden:
-		return about + " is a system account: paying from it needs the scope accounts:fund. No money moved."
+		return about + " is a system account: " +
+			"paying from it needs the scope accounts:fund. No money moved."
 	case payments.AmountOutOfRange:
-		return "The balance of account " + r.Account.String() + " would overflow 64 bits. No money moved."
+		return about + " cannot hold the resulting balance. No money moved."
 	case payments.SystemExists:
 		return "The tenant already has a system account in this currency."
 	}

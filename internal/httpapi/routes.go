@@ -34,7 +34,7 @@ type Options struct {
 	RateLimit float64       // executed requests per second and client; 0: no limit
 	TenantMax int           // requests of one tenant in progress at a time; 0: no limit
 
-	Ready   func(context.Context) error             // non-nil error: send requests elsewhere; nil: always ready
+	Ready   func(context.Context) error             // an error: send requests elsewhere; nil: always ready
 	Headers func(context.Context) map[string]string // sent with events: trace context; may be nil
 	Observe func(context.Context, Observation)      // called after every request; may be nil
 	Log     *slog.Logger                            // causes of 5xx and panics; nil: discarded
@@ -61,6 +61,7 @@ func New(o Options) http.Handler {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+
 	connections := 0
 	if o.Read != nil { // nil: for the routes alone
 		connections = int(o.Read.Config().MaxConns)

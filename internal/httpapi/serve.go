@@ -66,11 +66,13 @@ func (s *server) fail(c *call, err error) response {
 
 	if p.Status >= http.StatusInternalServerError {
 		c.observe.Err = err
+		// The cause goes to the log and to Observe only.
 		level := slog.LevelError
 		if p.Status == http.StatusServiceUnavailable {
 			level = slog.LevelWarn // an outage elsewhere, which logs a line per affected request
 		}
-		s.Log.Log(c.Context(), level, "request failed", "request_id", c.id, "code", p.Code, "error", err)
+		s.Log.Log(c.Context(), level, "request failed",
+			"request_id", c.id, "code", p.Code, "error", err)
 	}
 
 	return p.response()

@@ -28,7 +28,9 @@ type turn struct {
 // newLooks is for requests beyond their tenant's share or their client's rate, which are refused
 // unless their key is finished. One looks at a time: a hundred a second are no load.
 func newLooks() *turns {
-	return &turns{atATime: 1, pause: 10 * time.Millisecond, patience: time.Second, of: map[uuid.UUID]*turn{}}
+	return &turns{
+		atATime: 1, pause: 10 * time.Millisecond, patience: time.Second, of: map[uuid.UUID]*turn{},
+	}
 }
 
 // newReads is for reads through a pool of so many connections. It leaves half of them to other
