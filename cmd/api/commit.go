@@ -31,9 +31,10 @@ func newGroup(p *payments.Processor, cfg config.API, metrics *telemetry.API, log
 	return groupcommit.New(p.Process, o)
 }
 
-// oneIsToBlame says whether a batch failed for the data of one of its requests (class 22: data exception, 23: integrity constraint
-// violation). Anything else would fail them one by one, too: a database that is away must not get a hundred times the load. And
-// after an unknown outcome one that was done would be told that it is a replay.
+// oneIsToBlame says whether a batch failed for the data of one of its requests (class 22: data
+// exception, 23: integrity constraint violation). Anything else would fail them one by one, too: a
+// database that is away must not get a hundred times the load. And after an unknown outcome one
+// that was done would be told that it is a replay.
 func oneIsToBlame(err error) bool {
 	var e *pgconn.PgError
 	return errors.As(err, &e) && len(e.Code) == 5 && (e.Code[:2] == "22" || e.Code[:2] == "23") && !errors.Is(err, idempotency.ErrOutcomeUnknown)

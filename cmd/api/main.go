@@ -41,8 +41,9 @@ var api = program.Program{
 	},
 }
 
-// gcPercent: what lives longer than a request is some 10 MiB, and nearly all that is allocated does not. Collecting a third as often as Go would by
-// itself saves some 15 % of the processor time and takes 25 MiB. GOGC and GOMEMLIMIT work as usual.
+// gcPercent: what lives longer than a request is some 10 MiB, and nearly all that is allocated does
+// not. Collecting a third as often as Go would by itself saves some 15 % of the processor time and
+// takes 25 MiB. GOGC and GOMEMLIMIT work as usual.
 const gcPercent = 300
 
 func run(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
@@ -71,7 +72,8 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	if err != nil {
 		return err
 	}
-	// Before any answer promises it. It stays so when this program is configured to less: see docs/operating.md.
+	// Before any answer promises it. It stays so when this program is configured to less: see
+	// docs/operating.md.
 	if _, err := idempotency.ExtendRetention(ctx, db.write, cfg.IdempotencyRetention); err != nil {
 		return err
 	}

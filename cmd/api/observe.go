@@ -16,8 +16,8 @@ import (
 	"github.com/oncepay/oncepay/internal/telemetry"
 )
 
-// traced starts a span for every request, in the trace that its client has begun if it has. Nothing of the path is noted but
-// the route: the path of a key's status holds the key.
+// traced starts a span for every request, in the trace that its client has begun if it has. Nothing
+// of the path is noted but the route: the path of a key's status holds the key.
 func traced(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, span := otel.Tracer("api").Start(telemetry.FromHeaders(r.Context(), r.Header.Get), "request", trace.WithSpanKind(trace.SpanKindServer))

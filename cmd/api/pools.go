@@ -33,8 +33,8 @@ const (
 	authPool = 2 // one look-up of credentials runs at a time, and one ping
 )
 
-// readiness keeps the outcome of a ping for a second, so that /readyz, which asks for no credential,
-// is no lever on the database.
+// readiness keeps the outcome of a ping for a second, so that /readyz, which asks for no
+// credential, is no lever on the database.
 type readiness struct {
 	mu    sync.Mutex
 	until time.Time
@@ -93,7 +93,8 @@ func openPools(ctx context.Context, cfg config.API, log *slog.Logger) (p *pools,
 	return p, err
 }
 
-// listenForStandby: a COMMIT that was broken off while it waited for its standby says so in a warning only.
+// listenForStandby: a COMMIT that was broken off while it waited for its standby says so in a
+// warning only.
 func listenForStandby(c *pgx.ConnConfig) { c.OnNotice = idempotency.OnNotice }
 
 func (p *pools) watch(reg prometheus.Registerer) {

@@ -15,9 +15,9 @@ const tenantTables = `
 SELECT current_user, coalesce(string_agg(c.relname, ', ' ORDER BY c.relname), '') FROM pg_class c
 WHERE c.oid IN (to_regclass('accounts'), to_regclass('payments'), to_regclass('ledger_entries'), to_regclass('idempotency_keys')) AND `
 
-// Row-level security leaves out superusers, owners and BYPASSRLS, which row_security_active knows. A
-// login with a second role has that one's policies as well, so every policy in force must ask for the
-// tenant. And who may write is no reader: api_write is one that may.
+// Row-level security leaves out superusers, owners and BYPASSRLS, which row_security_active knows.
+// A login with a second role has that one's policies as well, so every policy in force must ask for
+// the tenant. And who may write is no reader: api_write is one that may.
 const seesEveryTenant = tenantTables + `(
     NOT row_security_active(c.oid)
     OR has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE')
@@ -26,8 +26,8 @@ const seesEveryTenant = tenantTables + `(
                  AND pg_get_expr(p.polqual, p.polrelid) !~ 'oncepay\.tenant'
                  AND EXISTS (SELECT FROM unnest(p.polroles) r WHERE r = 0 OR pg_has_role(r, 'USAGE'))))`
 
-// checkReader refuses a login for which one statement that forgets its tenant would show everybody's
-// rows, unless the operator allows it.
+// checkReader refuses a login for which one statement that forgets its tenant would show
+// everybody's rows, unless the operator allows it.
 func checkReader(ctx context.Context, db *pgxpool.Pool, cfg config.API, log *slog.Logger) error {
 	var role, tables string
 	if err := db.QueryRow(ctx, seesEveryTenant).Scan(&role, &tables); err != nil {

@@ -13,12 +13,13 @@ import (
 	"github.com/oncepay/oncepay/internal/telemetry"
 )
 
-// drainTimeout is how long requests in flight may take after a signal: longer than any answer takes, shorter than the 30 s
-// that supervisors wait before they kill.
+// drainTimeout is how long requests in flight may take after a signal: longer than any answer
+// takes, shorter than the 30 s that supervisors wait before they kill.
 const drainTimeout = 25 * time.Second
 
-// serve answers until ctx ends, calls drain, closes the listener and returns when what was in flight is answered. Committers, upkeep and
-// metrics go on to the very end: the former are what the answers wait for, and a drain is worth watching.
+// serve answers until ctx ends, calls drain, closes the listener and returns when what was in
+// flight is answered. Committers, upkeep and metrics go on to the very end: the former are what the
+// answers wait for, and a drain is worth watching.
 func serve(ctx context.Context, server *http.Server, listener net.Listener, admin *telemetry.Admin, commit, upkeep func(context.Context) error, drain func()) error {
 	last, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()

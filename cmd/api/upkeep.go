@@ -11,8 +11,8 @@ import (
 
 const partitionsEvery = 10 * time.Minute
 
-// upkeep makes the partitions of the coming days, now and every ten minutes, until ctx ends. The relay does the same, and drops
-// old ones; payments must not depend on it.
+// upkeep makes the partitions of the coming days, now and every ten minutes, until ctx ends. The
+// relay does the same, and drops old ones; payments must not depend on it.
 func upkeep(ctx context.Context, db idempotency.Beginner, log *slog.Logger) error {
 	next := time.NewTicker(partitionsEvery)
 	defer next.Stop()

@@ -328,7 +328,8 @@ func TestTokensAreAllDifferentAndUseEveryCharacter(t *testing.T) {
 	if len(seen) != 2*n {
 		t.Errorf("%d different ids and secrets, want %d", len(seen), 2*n)
 	}
-	// 300 × 48 characters: each of the 62 comes 232 times, give or take 15. Eight of those are no accident.
+	// 300 × 48 characters: each of the 62 comes 232 times, give or take 15. Eight of those are no
+	// accident.
 	for c, times := range used {
 		if times < 112 || times > 352 {
 			t.Errorf("%q came %d times", c, times)

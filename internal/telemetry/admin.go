@@ -13,15 +13,16 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Admin is the private listener: /metrics and /debug/pprof/, and the probes of a program that has no other listener.
-// It knows no authentication: whoever reaches it may profile the process.
+// Admin is the private listener: /metrics and /debug/pprof/, and the probes of a program that has
+// no other listener. It knows no authentication: whoever reaches it may profile the process.
 type Admin struct {
 	listener net.Listener
 	server   *http.Server
 }
 
-// ListenAdmin binds the address, so that one in use is an error at start, and serves nothing before Run. With ready not
-// nil there are /livez, 200 as long as the process answers, and /readyz, 503 with the reason while ready returns one.
+// ListenAdmin binds the address, so that one in use is an error at start, and serves nothing before
+// Run. With ready not nil there are /livez, 200 as long as the process answers, and /readyz, 503
+// with the reason while ready returns one.
 func ListenAdmin(addr string, metrics prometheus.Gatherer, ready func(context.Context) error) (*Admin, error) {
 	listener, err := net.Listen("tcp", addr)
 	if err != nil {
@@ -52,7 +53,8 @@ func ListenAdmin(addr string, metrics prometheus.Gatherer, ready func(context.Co
 // Addr returns the bound address: the port in it is real even if 0 was asked for.
 func (a *Admin) Addr() string { return a.listener.Addr().String() }
 
-// Run serves until ctx ends and then returns nil. A scrape in flight may finish, a running profile is cut off.
+// Run serves until ctx ends and then returns nil. A scrape in flight may finish, a running profile
+// is cut off.
 func (a *Admin) Run(ctx context.Context) error {
 	failed := make(chan error, 1)
 	go func() { failed <- a.server.Serve(a.listener) }()

@@ -89,7 +89,8 @@ func (m *API) Outcome(outcome string) { m.outcomes.WithLabelValues(outcome).Inc(
 // Claimed records how long the claim of one transaction took.
 func (m *API) Claimed(took time.Duration) { m.claims.Observe(took.Seconds()) }
 
-// Request counts one answered request. route is the pattern, never the path, and empty if none matched.
+// Request counts one answered request. route is the pattern, never the path, and empty if none
+// matched.
 func (m *API) Request(route, method string, status int, took time.Duration) {
 	if route == "" {
 		route = "unmatched"

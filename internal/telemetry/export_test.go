@@ -44,7 +44,8 @@ func (c *collector) received(path string) []byte {
 	return c.last[path]
 }
 
-// metrics decodes what came last. A message of the collector's service has the same bytes as the data's own.
+// metrics decodes what came last. A message of the collector's service has the same bytes as the
+// data's own.
 func (c *collector) metrics(t *testing.T) map[string]*metrics.Metric {
 	t.Helper()
 	var data metrics.MetricsData

@@ -7,7 +7,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 )
 
-// NewRegistry returns a registry with what every program shows: the Go runtime, the process, and build_info.
+// NewRegistry returns a registry with what every program shows: the Go runtime, the process, and
+// build_info.
 func NewRegistry() *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	build := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -27,7 +28,8 @@ type PoolStat interface {
 	MaxConns() int32
 }
 
-// WatchPool shows a pool's connections under the label pool=name, asking at every scrape: WatchPool(reg, "write", pool.Stat).
+// WatchPool shows a pool's connections under the label pool=name, asking at every scrape:
+// WatchPool(reg, "write", pool.Stat).
 func WatchPool[S PoolStat](reg prometheus.Registerer, name string, stat func() S) {
 	gauge := func(metric, help string, value func(S) int32) {
 		reg.MustRegister(prometheus.NewGaugeFunc(
@@ -40,8 +42,8 @@ func WatchPool[S PoolStat](reg prometheus.Registerer, name string, stat func() S
 	gauge("db_pool_max_connections", "Most connections the pool may open.", S.MaxConns)
 }
 
-// measured returns a gauge that is absent until it is first set, and again after Reset: 0 would say that all is well
-// where nobody has looked.
+// measured returns a gauge that is absent until it is first set, and again after Reset: 0 would say
+// that all is well where nobody has looked.
 func measured(name, help string) *prometheus.GaugeVec {
 	return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, nil)
 }

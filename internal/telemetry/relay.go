@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Relay is what cmd/relay counts. What is measured in the database every instance shows, leader or not, and shows it no longer
-// when it cannot be measured.
+// Relay is what cmd/relay counts. What is measured in the database every instance shows, leader or
+// not, and shows it no longer when it cannot be measured.
 type Relay struct {
 	backlog, oldest, letters, parked, writer *prometheus.GaugeVec
 	published                                prometheus.Counter
@@ -91,8 +91,8 @@ func NewRelay(reg prometheus.Registerer) *Relay {
 	return m
 }
 
-// Backlog sets how many committed events are not sent yet, the age of the oldest, how many were refused, and how many aggregates wait
-// for those.
+// Backlog sets how many committed events are not sent yet, the age of the oldest, how many were
+// refused, and how many aggregates wait for those.
 func (m *Relay) Backlog(events int64, oldest time.Duration, refused, parked int64) {
 	set(m.backlog, float64(events))
 	set(m.oldest, oldest.Seconds())
@@ -100,7 +100,8 @@ func (m *Relay) Backlog(events int64, oldest time.Duration, refused, parked int6
 	set(m.parked, float64(parked))
 }
 
-// NoBacklog says that nobody could measure it: what was set last would stand still, as if all were well.
+// NoBacklog says that nobody could measure it: what was set last would stand still, as if all were
+// well.
 func (m *Relay) NoBacklog() {
 	for _, g := range []*prometheus.GaugeVec{m.backlog, m.oldest, m.letters, m.parked} {
 		g.Reset()
@@ -124,7 +125,8 @@ func (m *Relay) Published(events int, took time.Duration) {
 	m.forget(time.Now())
 }
 
-// Acknowledged counts one event of a batch that Kafka acknowledged, by its age. It is cheap enough for each (BenchmarkAcknowledged).
+// Acknowledged counts one event of a batch that Kafka acknowledged, by its age. It is cheap enough
+// for each (BenchmarkAcknowledged).
 func (m *Relay) Acknowledged(age time.Duration) { m.age.Observe(age.Seconds()) }
 
 // Leader sets whether this instance leads.
@@ -147,14 +149,14 @@ func (m *Relay) TopicUnavailable(topic string) {
 	m.topics.WithLabelValues(topic).Set(1)
 }
 
-// PartitionsChanged shows that a topic has another number of partitions than its events were sent with. Call
-// TopicUnavailable as well: together they are forgotten.
+// PartitionsChanged shows that a topic has another number of partitions than its events were sent
+// with. Call TopicUnavailable as well: together they are forgotten.
 func (m *Relay) PartitionsChanged(topic string, sent, now int32) {
 	m.changed.WithLabelValues(topic, strconv.Itoa(int(sent)), strconv.Itoa(int(now))).Set(1)
 }
 
-// TopicMemory is longer than the time between two tries of a relay that leads: who has tried nothing since then stands by, and it is for the
-// leader to show what fails.
+// TopicMemory is longer than the time between two tries of a relay that leads: who has tried
+// nothing since then stands by, and it is for the leader to show what fails.
 const TopicMemory = time.Minute
 
 // ForgetTopics takes back what failed longer ago than TopicMemory. Call it now and then.

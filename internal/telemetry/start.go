@@ -23,15 +23,18 @@ import (
 
 const flushTimeout = 3 * time.Second
 
-// Start sets OpenTelemetry's global tracer provider and propagator (W3C trace context and baggage), and has the metrics sent that the
-// registry gathers. The service is known under the name given, and the instance by host and process, unless OTEL_SERVICE_NAME or
-// OTEL_RESOURCE_ATTRIBUTES say otherwise.
+// Start sets OpenTelemetry's global tracer provider and propagator (W3C trace context and baggage),
+// and has the metrics sent that the registry gathers. The service is known under the name given,
+// and the instance by host and process, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES say
+// otherwise.
 //
-// Without an OTLP endpoint, OTEL_TRACES_EXPORTER=otlp or OTEL_METRICS_EXPORTER=otlp nothing is exported. With one, spans or metrics or
-// both go out as OTLP over HTTP, metrics every minute (OTEL_METRIC_EXPORT_INTERVAL) under the names that /metrics shows, and
-// OpenTelemetry itself reads its other variables, from the process's environment. Other exporters are not built in: a
-// collector translates, and gRPC alone would double the time of the first build. A collector that cannot be reached is no error here. stop sends what is
-// still in memory, and the metrics as they are then, for at most 3 s.
+// Without an OTLP endpoint, OTEL_TRACES_EXPORTER=otlp or OTEL_METRICS_EXPORTER=otlp nothing is
+// exported. With one, spans or metrics or both go out as OTLP over HTTP, metrics every minute
+// (OTEL_METRIC_EXPORT_INTERVAL) under the names that /metrics shows, and OpenTelemetry itself reads
+// its other variables, from the process's environment. Other exporters are not built in: a
+// collector translates, and gRPC alone would double the time of the first build. A collector that
+// cannot be reached is no error here. stop sends what is still in memory, and the metrics as they
+// are then, for at most 3 s.
 func Start(ctx context.Context, service string, metrics prometheus.Gatherer, getenv func(string) string) (stop func(), err error) {
 	for _, kind := range []string{"TRACES", "METRICS"} {
 		name := "OTEL_" + kind + "_EXPORTER"
@@ -82,7 +85,8 @@ func Start(ctx context.Context, service string, metrics prometheus.Gatherer, get
 	}, nil
 }
 
-// exports: left alone, the exporters would send to localhost:4318 and complain for ever where nobody listens.
+// exports: left alone, the exporters would send to localhost:4318 and complain for ever where
+// nobody listens.
 func exports(kind string, getenv func(string) string) bool {
 	exporter := "OTEL_" + kind + "_EXPORTER"
 	if getenv("OTEL_SDK_DISABLED") == "true" || getenv(exporter) == "none" {
@@ -99,7 +103,8 @@ func exports(kind string, getenv func(string) string) bool {
 // release is set by the build (-ldflags -X), for builds outside a checkout.
 var release string
 
-// version is the build's, or the module's: a tag, or a pseudo-version with the commit; "(devel)" under go run and go test.
+// version is the build's, or the module's: a tag, or a pseudo-version with the commit; "(devel)"
+// under go run and go test.
 func version() string {
 	if release != "" {
 		return release
