@@ -103,7 +103,7 @@ func newProcessor(t *testing.T, constraint string) (*payments.Processor, *pgxpoo
 
 var grouped = config.API{Committers: 1, BatchMax: 100, DatabasePool: 4}
 
-func TestARequestThatTheDatabaseRefusesFailsAlone(t *testing.T) {
+func TestRequestRefusedByDatabaseFailsAlone(t *testing.T) {
 	t.Parallel()
 	for code, constraint := range map[string]string{
 		"23514": `ALTER TABLE accounts ADD CONSTRAINT for_this_test CHECK (name <> 'bad')`,
@@ -126,7 +126,7 @@ func TestARequestThatTheDatabaseRefusesFailsAlone(t *testing.T) {
 	}
 }
 
-func TestARequestOverWhichTheProgramPanicsFailsAlone(t *testing.T) {
+func TestPanickingRequestFailsAlone(t *testing.T) {
 	t.Parallel()
 	p, owner := newProcessor(t, "")
 	p.Render = func(o payments.Outcome) idempotency.Response {
@@ -172,7 +172,7 @@ func TestBatchMaxOneGivesEachRequestItsTransaction(t *testing.T) {
 	}
 }
 
-func TestOnlyTheDataOfARequestIsAReasonToSplit(t *testing.T) {
+func TestOnlyDataErrorsSplitABatch(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[string]bool{
 		"22001": true, "22P02": true, "23505": true, "23514": true,

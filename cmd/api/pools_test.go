@@ -10,7 +10,7 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-func TestReadinessIsAskedOnceASecond(t *testing.T) {
+func TestReadinessPingsOnceASecond(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
 	pools, err := openPools(t.Context(), config.API{

@@ -18,7 +18,7 @@ const (
 	destination = "01890000-0000-7000-8000-000000000002"
 )
 
-func TestWhiteSpaceAndOrderDoNotChangeTheRequest(t *testing.T) {
+func TestCanonicalBytesIgnoreWhiteSpaceAndOrder(t *testing.T) {
 	t.Parallel()
 	// The golden bytes: whoever changes them turns repeats in flight into 422 and must raise the
 	// fingerprint's version.
@@ -75,7 +75,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-func TestPreferWaitIsReadAsRFC7240HasIt(t *testing.T) {
+func TestPreferWaitFollowsRFC7240(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		lines []string
@@ -103,7 +103,7 @@ func TestPreferWaitIsReadAsRFC7240HasIt(t *testing.T) {
 	}
 }
 
-func TestARateIsKeptPerClientInBoundedMemory(t *testing.T) {
+func TestRateIsPerClientInBoundedMemory(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(0, 0)
 	l := httpapi.NewLimits(2, func() time.Time { return now })

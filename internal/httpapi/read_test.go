@@ -40,7 +40,7 @@ func all[T any](t *testing.T, c caller, path string, params url.Values) (items [
 	}
 }
 
-func TestListsGoPageByPageNewestFirst(t *testing.T) {
+func TestListsPageNewestFirst(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
 	c := a.caller
@@ -176,7 +176,7 @@ func TestCursors(t *testing.T) {
 	})
 }
 
-func TestParametersAreReadStrictly(t *testing.T) {
+func TestQueryParametersAreStrict(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
 	c := a.caller

@@ -45,7 +45,7 @@ func wantCounts(t *testing.T, through, refused func() int, want ...int) {
 	}
 }
 
-func TestATenantWithoutCompanyHasAllItsRequestsWithTheCommitters(t *testing.T) {
+func TestLoneTenantMayUseItsWholeShare(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newShares(100, time.Now)
@@ -54,7 +54,7 @@ func TestATenantWithoutCompanyHasAllItsRequestsWithTheCommitters(t *testing.T) {
 	})
 }
 
-func TestWhileAnotherTenantSendsAFloodWaitsBehindItself(t *testing.T) {
+func TestContendingTenantIsAdmittedInWaves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, flooder, other := newShares(100, time.Now), uuid.New(), uuid.New()
@@ -87,7 +87,7 @@ func TestWhileAnotherTenantSendsAFloodWaitsBehindItself(t *testing.T) {
 	})
 }
 
-func TestARequestWhoseTimeIsUpBeforeItsTurnLeavesItToTheNext(t *testing.T) {
+func TestExpiredWaiterLeavesItsTurnToTheNext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, flooder, other := newShares(100, time.Now), uuid.New(), uuid.New()
@@ -114,7 +114,7 @@ func TestARequestWhoseTimeIsUpBeforeItsTurnLeavesItToTheNext(t *testing.T) {
 	})
 }
 
-func TestOfATenantsRefusedRequestsOneLooksAtATimeAndTheOthersWaitForAWhile(t *testing.T) {
+func TestRefusedRequestsLookOneAtATime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		turns, flooder, began := newLooks(), uuid.New(), time.Now()
@@ -155,7 +155,7 @@ func TestOfATenantsRefusedRequestsOneLooksAtATimeAndTheOthersWaitForAWhile(t *te
 }
 
 // The turn comes at the very moment at which the client leaves: the place is free for the next.
-func TestShareIsFreeAfterTurnCameTooLate(t *testing.T) {
+func TestShareIsReturnedWhenTurnComesTooLate(t *testing.T) {
 	t.Parallel()
 	s, flooder, other := newShares(100, time.Now), uuid.New(), uuid.New()
 	for _, tenant := range append(slices.Repeat([]uuid.UUID{flooder}, maxInFlight-1), other, flooder) {

@@ -63,7 +63,7 @@ func (c *collector) metrics(t *testing.T) map[string]*metrics.Metric {
 	return byName
 }
 
-func TestWithAnEndpointTheMetricsOfTheRegistryAreSentBeforeShutdownReturns(t *testing.T) {
+func TestStopSendsRegistryMetrics(t *testing.T) {
 	for name, env := range map[string]func(url string) map[string]string{
 		"one endpoint for all": func(url string) map[string]string { return map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": url} },
 		"one for metrics": func(url string) map[string]string {
@@ -103,7 +103,7 @@ func TestWithAnEndpointTheMetricsOfTheRegistryAreSentBeforeShutdownReturns(t *te
 	}
 }
 
-func TestNoMetricsAreSentUnlessAskedFor(t *testing.T) {
+func TestMetricsAreNotSentByDefault(t *testing.T) {
 	c := newCollector(t)
 	for name, env := range map[string]map[string]string{
 		"nothing set":        {},
