@@ -68,7 +68,7 @@ up: ## build the image and start everything in Docker, wait until it is healthy
 down: ## stop what `make up` started and delete its data
 	docker compose down --volumes
 
-bench-intake: ## payments a second with GROUP_COMMIT on and off, latencies, cost of each payment; the books are checked (under 5 minutes)
+bench-intake: ## payments a second with group commit and without, latencies, cost of each payment; the books are checked (under 5 minutes)
 	go run ./tools/bench intake
 
 bench-relay: ## events a second of the relay and the tutorials' one, latencies, cost; every topic is checked (under 6 minutes; KAFKA_BROKERS, else a container, else kfake)

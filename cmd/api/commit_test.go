@@ -101,9 +101,9 @@ func newProcessor(t *testing.T, constraint string) (*payments.Processor, *pgxpoo
 	return &payments.Processor{DB: &held{Pool: db.Pool(t, "api_write")}, Retention: idempotency.DefaultRetention, Render: httpapi.Render}, owner
 }
 
-var grouped = config.API{GroupCommit: "on", Committers: 1, BatchMax: 100, QueueMax: 100, DatabasePool: 4}
+var grouped = config.API{Committers: 1, BatchMax: 100, DatabasePool: 4}
 
-func TestARequestThatTheDatabaseRefusesFailsAlone(t *testing.T) {
+func TestRequestRefusedByDatabaseFailsAlone(t *testing.T) {
 	t.Parallel()
 	for code, constraint := range map[string]string{
 		"23514": `ALTER TABLE accounts ADD CONSTRAINT for_this_test CHECK (name <> 'bad')`,
@@ -126,7 +126,7 @@ func TestARequestThatTheDatabaseRefusesFailsAlone(t *testing.T) {
 	}
 }
 
-func TestARequestOverWhichTheProgramPanicsFailsAlone(t *testing.T) {
+func TestPanickingRequestFailsAlone(t *testing.T) {
 	t.Parallel()
 	p, owner := newProcessor(t, "")
 	p.Render = func(o payments.Outcome) idempotency.Response {
@@ -154,12 +154,12 @@ func TestARequestOverWhichTheProgramPanicsFailsAlone(t *testing.T) {
 	}
 }
 
-func TestWithGroupCommitOffEveryRequestHasItsTransaction(t *testing.T) {
+func TestBatchMaxOneGivesEachRequestItsTransaction(t *testing.T) {
 	t.Parallel()
-	for mode, want := range map[string]int{"on": 1, "off": 3} {
+	for batchMax, want := range map[int]int{100: 1, 1: 3} {
 		p, owner := newProcessor(t, "")
 		cfg := grouped
-		cfg.GroupCommit = mode
+		cfg.BatchMax = batchMax
 		for _, s := range batch(t, p, cfg, "a", "b", "c") {
 			if s.err != nil || s.answer.Response.Status != 201 {
 				t.Errorf("%s: %d %v", s.Key, s.answer.Response.Status, s.err)
@@ -167,12 +167,12 @@ func TestWithGroupCommitOffEveryRequestHasItsTransaction(t *testing.T) {
 		}
 		var n int
 		if err := owner.QueryRow(t.Context(), `SELECT count(DISTINCT xmin::text) FROM accounts`).Scan(&n); err != nil || n != want {
-			t.Errorf("GROUP_COMMIT=%s: %d transactions, want %d: %v", mode, n, want, err)
+			t.Errorf("BATCH_MAX=%d: %d transactions, want %d: %v", batchMax, n, want, err)
 		}
 	}
 }
 
-func TestOnlyTheDataOfARequestIsAReasonToSplit(t *testing.T) {
+func TestOnlyDataErrorsSplitABatch(t *testing.T) {
 	t.Parallel()
 	for code, want := range map[string]bool{
 		"22001": true, "22P02": true, "23505": true, "23514": true,

@@ -30,19 +30,22 @@ func main() {
 }
 
 var api = program.Program{
-	Name:    "api",
-	About:   "api takes payments over HTTP. One transaction claims the idempotency key, writes the payment and its event and stores the answer.",
-	Usage:   config.Usage("api"),
-	Example: "DATABASE_URL=postgres://api_write:secret@localhost:5432/oncepay DATABASE_READ_URL=postgres://api_read:secret@localhost:5432/oncepay api",
-	Run:     run,
+	Name: "api",
+	About: "api takes payments over HTTP. One transaction claims the idempotency key, " +
+		"writes the payment and its event, and stores the answer.",
+	Usage: config.Usage("api"),
+	Example: "DATABASE_URL=postgres://api_write:secret@localhost:5432/oncepay " +
+		"DATABASE_READ_URL=postgres://api_read:secret@localhost:5432/oncepay api",
+	Run: run,
 	Probe: func(getenv func(string) string) (string, error) {
 		cfg, err := config.LoadAPI(getenv)
 		return cfg.HTTPAddr, err
 	},
 }
 
-// gcPercent: what lives longer than a request is some 10 MiB, and nearly all that is allocated does not. Collecting a third as often as Go would by
-// itself saves some 15 % of the processor time and takes 25 MiB. GOGC and GOMEMLIMIT work as usual.
+// gcPercent makes the collector run a third as often as Go's default. What outlives a request is
+// some 10 MiB, so this saves some 15 % of the processor time and costs 25 MiB. GOGC and GOMEMLIMIT
+// work as usual.
 const gcPercent = 300
 
 func run(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
@@ -53,12 +56,14 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	if getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
 	}
+
 	log := telemetry.Logger(stderr, cfg.LogLevel, cfg.LogFormat)
 	slog.SetDefault(log)
 	postgres.WarnPlainText(ctx, log, "DATABASE_URL", cfg.DatabaseURL)
 	if cfg.DatabaseReadURL != cfg.DatabaseURL {
 		postgres.WarnPlainText(ctx, log, "DATABASE_READ_URL", cfg.DatabaseReadURL)
 	}
+
 	reg := telemetry.NewRegistry()
 	stopTelemetry, err := telemetry.Start(ctx, "api", reg, getenv)
 	if err != nil {
@@ -71,33 +76,40 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	if err != nil {
 		return err
 	}
-	// Before any answer promises it. It stays so when this program is configured to less: see docs/operating.md.
-	if _, err := idempotency.ExtendRetention(ctx, db.write, cfg.IdempotencyRetention); err != nil {
-		return err
-	}
 	metrics := telemetry.NewAPI(reg)
 	db.watch(reg)
 
+	// Before any answer promises it. A later run with a shorter retention does not take it back:
+	// see docs/operating.md.
+	if _, err := idempotency.ExtendRetention(ctx, db.write, cfg.IdempotencyRetention); err != nil {
+		return err
+	}
+
+	// What a request becomes: a batch, a transaction, an answer.
 	processor := &payments.Processor{
-		DB: db.write, Retention: cfg.IdempotencyRetention, Render: httpapi.Render, OnClaim: metrics.Claimed,
+		DB:        db.write,
+		Retention: cfg.IdempotencyRetention,
+		Render:    httpapi.Render,
+		OnClaim:   metrics.Claimed,
 		OnHeld: func(account uuid.UUID) {
-			log.WarnContext(ctx, "account is locked by another session; its payments wait", "account_id", account)
+			log.WarnContext(ctx, "account is locked by another session; its payments wait",
+				"account_id", account)
 		},
 	}
 	committing := newGroup(processor, cfg, metrics, log)
 	telemetry.WatchQueue(reg, committing.Waiting)
+
 	var draining atomic.Bool
-	watch := observer{metrics: metrics, log: log, plain: cfg.LogKeys == "plain"}
+	watch := observer{metrics: metrics, log: log}
 	handler := httpapi.New(httpapi.Options{
 		Submit:      committing.Do,
 		Await:       processor.Await,
 		Write:       db.write,
 		Read:        db.read,
-		Credentials: credentials.NewVerifier(db.door, time.Now),
+		Credentials: credentials.NewVerifier(db.auth, time.Now),
 		Retention:   cfg.IdempotencyRetention,
 		RateLimit:   float64(cfg.RateLimit),
 		TenantMax:   cfg.TenantMax,
-		CursorKey:   []byte(cfg.CursorSecret),
 		Ready: func(ctx context.Context) error {
 			if draining.Load() {
 				return errors.New("shutting down")
@@ -109,6 +121,7 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 		Log:     log,
 	})
 
+	// Listen last: until everything is open, connections are refused.
 	listener, err := net.Listen("tcp", cfg.HTTPAddr)
 	if err != nil {
 		return fmt.Errorf("open the listener (HTTP_ADDR): %w", err)
@@ -117,12 +130,21 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
-	server := httpapi.Server(traced(handler))
-	log.InfoContext(ctx, "api started", "http_addr", listener.Addr().String(), "admin_addr", admin.Addr())
+	log.InfoContext(ctx, "api started",
+		"http_addr", listener.Addr().String(), "admin_addr", admin.Addr())
 	defer log.InfoContext(ctx, "api stopped")
-	keepDays := func(ctx context.Context) error { return upkeep(ctx, db.write, log) }
-	return serve(ctx, server, listener, admin, committing.Run, keepDays, func() {
-		draining.Store(true) // first say no to the load balancer, and give it time to hear
-		<-time.After(cfg.ShutdownDelay)
-	})
+
+	s := service{
+		server:   httpapi.Server(traced(handler)),
+		listener: listener,
+		admin:    admin,
+		commit:   committing.Run,
+		upkeep:   func(ctx context.Context) error { return upkeep(ctx, db.write, log) },
+		drain: func() {
+			// First tell the load balancer, and give it time to notice.
+			draining.Store(true)
+			<-time.After(cfg.ShutdownDelay)
+		},
+	}
+	return s.run(ctx)
 }

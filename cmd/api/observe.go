@@ -16,21 +16,22 @@ import (
 	"github.com/oncepay/oncepay/internal/telemetry"
 )
 
-// traced starts a span for every request, in the trace that its client has begun if it has. Nothing of the path is noted but
-// the route: the path of a key's status holds the key.
+// traced starts a span for every request, in its client's trace if there is one. Of the path only
+// the route is recorded: the path of a key's status contains the key.
 func traced(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, span := otel.Tracer("api").Start(telemetry.FromHeaders(r.Context(), r.Header.Get), "request", trace.WithSpanKind(trace.SpanKindServer))
+		ctx := telemetry.FromHeaders(r.Context(), r.Header.Get)
+		ctx, span := otel.Tracer("api").Start(ctx, "request", trace.WithSpanKind(trace.SpanKindServer))
 		defer span.End()
+
 		next.ServeHTTP(w, r.WithContext(ctx))
 	})
 }
 
-// observer puts every request into metrics, on its span and into the log.
+// observer records every request in metrics, its span and the log.
 type observer struct {
 	metrics *telemetry.API
 	log     *slog.Logger
-	plain   bool // show idempotency keys as they are
 }
 
 func (o observer) request(ctx context.Context, r httpapi.Observation) {
@@ -40,36 +41,49 @@ func (o observer) request(ctx context.Context, r httpapi.Observation) {
 	}
 
 	span := trace.SpanFromContext(ctx)
-	if r.Route != "" { // else neither method nor path is ours to repeat
+	if r.Route != "" { // otherwise method and path are whatever the client sent
 		span.SetName(r.Method + " " + r.Route)
 	}
-	span.SetAttributes(attribute.String("http.route", r.Route), attribute.Int("http.response.status_code", r.Status), attribute.String("request_id", r.RequestID))
+	span.SetAttributes(
+		attribute.String("http.route", r.Route),
+		attribute.Int("http.response.status_code", r.Status),
+		attribute.String("request_id", r.RequestID),
+	)
 	attrs := []slog.Attr{
-		slog.String("route", r.Route), slog.String("method", r.Method), slog.Int("status", r.Status),
-		slog.Duration("took", r.Duration), slog.String("request_id", r.RequestID),
+		slog.String("route", r.Route),
+		slog.String("method", r.Method),
+		slog.Int("status", r.Status),
+		slog.Duration("took", r.Duration),
+		slog.String("request_id", r.RequestID),
 	}
+
 	if who := r.Identity; who.CredentialID != "" {
-		attrs = append(attrs, slog.String("tenant_id", who.TenantID.String()), slog.String("client_id", who.ClientID.String()),
+		attrs = append(attrs,
+			slog.String("tenant_id", who.TenantID.String()),
+			slog.String("client_id", who.ClientID.String()),
 			slog.String("credential_id", who.CredentialID))
 	}
 	if r.Key != "" {
-		key := o.key(r.Key)
-		span.SetAttributes(attribute.String("idempotency_key", key), attribute.String("idempotency_outcome", r.Outcome))
-		attrs = append(attrs, slog.String("idempotency_key", key), slog.String("idempotency_outcome", r.Outcome))
+		key := hashed(r.Key)
+		span.SetAttributes(
+			attribute.String("idempotency_key", key),
+			attribute.String("idempotency_outcome", r.Outcome))
+		attrs = append(attrs,
+			slog.String("idempotency_key", key),
+			slog.String("idempotency_outcome", r.Outcome))
 	}
-	if r.Err != nil { // what the client was not told; it has its own line in the log
+
+	// The cause that the client was not told. It has its own line in the log.
+	if r.Err != nil {
 		span.RecordError(r.Err)
 		span.SetStatus(codes.Error, "")
 	}
 	o.log.LogAttrs(ctx, slog.LevelInfo, "request", attrs...)
 }
 
-// key returns how a key stands in logs and spans. Keys are often made from order numbers or names, so they are hashed
-// unless the operator says otherwise; the same key gives the same hash, so attempts can still be followed.
-func (o observer) key(key string) string {
-	if o.plain {
-		return key
-	}
+// hashed returns a key as logs and spans show it. Keys are often made from order numbers or names,
+// so only a hash is shown; attempts under one key can still be followed.
+func hashed(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	return hex.EncodeToString(sum[:8])
 }

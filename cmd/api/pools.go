@@ -19,20 +19,22 @@ import (
 	"github.com/oncepay/oncepay/migrations"
 )
 
-// pools are the API's connections, apart by what they may wait for.
+// pools are the API's connections, separated by what they may wait for.
 type pools struct {
 	write *pgxpool.Pool // payments
 	read  *pgxpool.Pool // what GET shows
-	door  *pgxpool.Pool // credentials and readiness: neither waits for payments, nor payments for invented credentials
+	auth  *pgxpool.Pool // credentials and readiness, which must not wait for payments or delay them
 
 	readiness readiness
 }
 
-// doorPool: one look-up of credentials is under way at a time, and one ping.
-const doorPool = 2
+const (
+	readPool = 8 // a GET is a few index look-ups
+	authPool = 2 // one look-up of credentials runs at a time, and one ping
+)
 
-// readiness keeps the outcome of a ping for a second, so that /readyz, which asks for no credential,
-// is no lever on the database.
+// readiness caches the result of a ping for a second, so that /readyz, which needs no credential,
+// cannot be used to load the database.
 type readiness struct {
 	mu    sync.Mutex
 	until time.Time
@@ -48,19 +50,22 @@ func (p *pools) ready(ctx context.Context) error {
 		return p.readiness.err
 	}
 
-	// The outcome is everybody's, and must not be that this caller has left.
+	// The result is shared, so it must not depend on whether this caller disconnects.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
-	p.readiness.err = errors.Join(p.door.Ping(ctx), p.read.Ping(ctx))
+	p.readiness.err = errors.Join(p.auth.Ping(ctx), p.read.Ping(ctx))
 	p.readiness.until = time.Now().Add(readinessAge)
 	return p.readiness.err
 }
 
-// openPools opens them. With an error, close closes those that were opened.
+// openPools opens the pools. After an error, close closes those that were opened.
 func openPools(ctx context.Context, cfg config.API, log *slog.Logger) (p *pools, err error) {
 	p = &pools{}
+
 	write := func(ctx context.Context) (err error) {
-		if p.write, err = postgres.Open(ctx, cfg.DatabaseURL, "api", cfg.DatabasePool, log, listenForStandby); err != nil {
+		url := cfg.DatabaseURL
+		p.write, err = postgres.Open(ctx, url, "api", cfg.DatabasePool, log, listenForStandby)
+		if err != nil {
 			return err
 		}
 		if err := migrations.Check(ctx, p.write); err != nil {
@@ -69,35 +74,38 @@ func openPools(ctx context.Context, cfg config.API, log *slog.Logger) (p *pools,
 		if err := checkWriter(ctx, p.write, log); err != nil {
 			return err
 		}
-		p.door, err = postgres.Open(ctx, cfg.DatabaseURL, "api", doorPool, log)
+		p.auth, err = postgres.Open(ctx, url, "api", authPool, log)
 		return err
 	}
+
 	read := func(ctx context.Context) (err error) {
-		if p.read, err = postgres.Open(ctx, cfg.DatabaseReadURL, "api-read", cfg.ReadPool, log); err != nil {
+		p.read, err = postgres.Open(ctx, cfg.DatabaseReadURL, "api-read", readPool, log)
+		if err != nil {
 			return err
 		}
 		return checkReader(ctx, p.read, cfg, log)
 	}
+
 	if cfg.DatabaseReadURL != cfg.DatabaseURL {
-		err = program.Together(ctx, write, read)
-		return p, err
+		return p, program.Together(ctx, write, read)
 	}
-	err = program.Together(ctx, func(ctx context.Context) error { // one database that is away is one problem
+	// One after the other, so that a database that is away is reported once.
+	return p, program.Together(ctx, func(ctx context.Context) error {
 		if err := write(ctx); err != nil {
 			return err
 		}
 		return read(ctx)
 	})
-	return p, err
 }
 
-// listenForStandby: a COMMIT that was broken off while it waited for its standby says so in a warning only.
+// listenForStandby receives the warning that is the only sign of a COMMIT that stopped waiting for
+// its standby.
 func listenForStandby(c *pgx.ConnConfig) { c.OnNotice = idempotency.OnNotice }
 
 func (p *pools) watch(reg prometheus.Registerer) {
 	telemetry.WatchPool(reg, "write", p.write.Stat)
 	telemetry.WatchPool(reg, "read", p.read.Stat)
-	telemetry.WatchPool(reg, "door", p.door.Stat)
+	telemetry.WatchPool(reg, "auth", p.auth.Stat)
 }
 
-func (p *pools) close() { postgres.Close(p.write, p.read, p.door) }
+func (p *pools) close() { postgres.Close(p.write, p.read, p.auth) }

@@ -10,11 +10,11 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-func TestReadinessIsAskedOnceASecond(t *testing.T) {
+func TestReadinessPingsOnceASecond(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
 	pools, err := openPools(t.Context(), config.API{
-		DatabaseURL: db.URLAs("api_write"), DatabaseReadURL: db.URLAs("api_read"), DatabasePool: 1, ReadPool: 1,
+		DatabaseURL: db.URLAs("api_write"), DatabaseReadURL: db.URLAs("api_read"), DatabasePool: 1,
 	}, slog.New(slog.DiscardHandler))
 	defer pools.close()
 	if err != nil {
@@ -23,13 +23,13 @@ func TestReadinessIsAskedOnceASecond(t *testing.T) {
 
 	left, cancel := context.WithCancel(t.Context())
 	cancel()
-	began, before := time.Now(), pools.door.Stat().AcquireCount()
+	began, before := time.Now(), pools.auth.Stat().AcquireCount()
 	for range 1000 {
 		if err := pools.ready(left); err != nil { // a caller that left spoils it for nobody
 			t.Fatal(err)
 		}
 	}
-	pings := pools.door.Stat().AcquireCount() - before
+	pings := pools.auth.Stat().AcquireCount() - before
 	if most := 1 + int64(time.Since(began)/readinessAge); pings < 1 || pings > most {
 		t.Errorf("%d pings for 1000 questions, want 1 to %d", pings, most)
 	}

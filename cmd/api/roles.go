@@ -10,14 +10,15 @@ import (
 	"github.com/oncepay/oncepay/internal/config"
 )
 
-// The tables with tenants' rows; a missing one is for migrations.Check to report.
+// The tables with tenants' rows. migrations.Check reports missing ones.
 const tenantTables = `
 SELECT current_user, coalesce(string_agg(c.relname, ', ' ORDER BY c.relname), '') FROM pg_class c
-WHERE c.oid IN (to_regclass('accounts'), to_regclass('payments'), to_regclass('ledger_entries'), to_regclass('idempotency_keys')) AND `
+WHERE c.oid IN (to_regclass('accounts'), to_regclass('payments'), to_regclass('ledger_entries'),
+    to_regclass('idempotency_keys')) AND `
 
-// Row-level security leaves out superusers, owners and BYPASSRLS, which row_security_active knows. A
-// login with a second role has that one's policies as well, so every policy in force must ask for the
-// tenant. And who may write is no reader: api_write is one that may.
+// row_security_active knows whom row-level security exempts: superusers, owners and BYPASSRLS. A
+// login with a second role has that role's policies too, so every policy in force must check the
+// tenant. A login that may write is no reader either: it is api_write.
 const seesEveryTenant = tenantTables + `(
     NOT row_security_active(c.oid)
     OR has_table_privilege(c.oid, 'INSERT, UPDATE, DELETE, TRUNCATE')
@@ -26,8 +27,8 @@ const seesEveryTenant = tenantTables + `(
                  AND pg_get_expr(p.polqual, p.polrelid) !~ 'oncepay\.tenant'
                  AND EXISTS (SELECT FROM unnest(p.polroles) r WHERE r = 0 OR pg_has_role(r, 'USAGE'))))`
 
-// checkReader refuses a login for which one statement that forgets its tenant would show everybody's
-// rows, unless the operator allows it.
+// checkReader refuses a login that would see every tenant's rows if one statement forgot its
+// tenant, unless the operator allows it.
 func checkReader(ctx context.Context, db *pgxpool.Pool, cfg config.API, log *slog.Logger) error {
 	var role, tables string
 	if err := db.QueryRow(ctx, seesEveryTenant).Scan(&role, &tables); err != nil {
@@ -38,24 +39,29 @@ func checkReader(ctx context.Context, db *pgxpool.Pool, cfg config.API, log *slo
 	case tables == "":
 		return nil
 	case cfg.RowSecurity == "off":
-		log.WarnContext(ctx, "row-level security does not hold for the read role (ROW_LEVEL_SECURITY=off)", "role", role, "tables", tables)
+		log.WarnContext(ctx,
+			"row-level security does not hold for the read role (ROW_LEVEL_SECURITY=off)",
+			"role", role, "tables", tables)
 		return nil
 	}
-	return fmt.Errorf("row-level security does not hold for %s on %s: give DATABASE_READ_URL a login with the role api_read and no other, "+
-		"or set ROW_LEVEL_SECURITY=off", role, tables)
+
+	return fmt.Errorf("row-level security does not hold for %s on %s: give DATABASE_READ_URL a login "+
+		"with the role api_read and no other, or set ROW_LEVEL_SECURITY=off", role, tables)
 }
 
-// Balances aside, which are granted by column, the API changes nothing that was written.
+// The API changes nothing but balances, on which it has rights by column.
 const rewrites = tenantTables + `has_table_privilege(c.oid, 'UPDATE, DELETE, TRUNCATE')`
 
-// checkWriter warns when a mistake in the API could destroy what was written.
+// checkWriter warns if a bug in the API could destroy what was written.
 func checkWriter(ctx context.Context, db *pgxpool.Pool, log *slog.Logger) error {
 	var role, tables string
 	if err := db.QueryRow(ctx, rewrites).Scan(&role, &tables); err != nil {
 		return fmt.Errorf("look at the role of the write pool: %w", err)
 	}
+
 	if tables != "" {
-		log.WarnContext(ctx, "the write role may do more than it needs: give DATABASE_URL a login with the role api_write", "role", role, "tables", tables)
+		log.WarnContext(ctx, "the write role may do more than it needs: "+
+			"give DATABASE_URL a login with the role api_write", "role", role, "tables", tables)
 	}
 	return nil
 }

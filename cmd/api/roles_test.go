@@ -60,7 +60,7 @@ func TestReaderIsBoundByRowLevelSecurity(t *testing.T) {
 	}
 }
 
-func TestWriterThatMayRewriteIsNamed(t *testing.T) {
+func TestWriterWithRewriteRightsIsReported(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
 	for role, want := range map[string]string{"api_write": "", "": "accounts, idempotency_keys, ledger_entries, payments"} {
@@ -75,13 +75,13 @@ func TestWriterThatMayRewriteIsNamed(t *testing.T) {
 }
 
 // The check is part of the start: a login for both is refused, and the pools are closed.
-func TestStartRefusesReaderOfEveryTenant(t *testing.T) {
+func TestStartRefusesReaderOfAllTenants(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
 	for read, ok := range map[string]bool{"api_read": true, "api_write": false} {
 		cfg := config.API{
 			DatabaseURL: db.URLAs("api_write"), DatabaseReadURL: db.URLAs(read),
-			DatabasePool: 1, ReadPool: 1, RowSecurity: "required",
+			DatabasePool: 1, RowSecurity: "required",
 		}
 		pools, err := openPools(t.Context(), cfg, slog.New(slog.DiscardHandler))
 		pools.close()

@@ -11,11 +11,12 @@ import (
 
 const partitionsEvery = 10 * time.Minute
 
-// upkeep makes the partitions of the coming days, now and every ten minutes, until ctx ends. The relay does the same, and drops
-// old ones; payments must not depend on it.
+// upkeep creates the partitions of the coming days, now and every ten minutes, until ctx ends. The
+// relay does the same, and drops old ones; payments must not depend on it.
 func upkeep(ctx context.Context, db idempotency.Beginner, log *slog.Logger) error {
 	next := time.NewTicker(partitionsEvery)
 	defer next.Stop()
+
 	for {
 		keys, err := idempotency.MakePartitions(ctx, db)
 		report(ctx, log, "idempotency_keys", keys, err)
@@ -33,7 +34,7 @@ func upkeep(ctx context.Context, db idempotency.Beginner, log *slog.Logger) erro
 func report(ctx context.Context, log *slog.Logger, table string, made int, err error) {
 	switch {
 	case ctx.Err() != nil:
-	case err != nil: // a request that meets a missing day tries again
+	case err != nil: // a request that meets a missing day creates it
 		log.WarnContext(ctx, "partitions not made", "table", table, "error", err)
 	case made > 0:
 		log.InfoContext(ctx, "partitions made", "table", table, "made", made)

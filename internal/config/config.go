@@ -25,23 +25,18 @@ type API struct {
 	DatabaseURL     string `env:"DATABASE_URL" check:"postgres" example:"postgres://api_write:secret@localhost:5432/oncepay" help:"Postgres, as a login with the role api_write; the primary, since it writes"`
 	DatabaseReadURL string `env:"DATABASE_READ_URL" default:"$DATABASE_URL" check:"postgres" example:"postgres://api_read:secret@localhost:5432/oncepay" help:"Postgres for GET requests, as a login with the role api_read, which sees only the rows of the tenant that asks"`
 	DatabasePool    int    `env:"DATABASE_POOL" default:"16" min:"1" max:"1000" help:"most connections of the write pool"`
-	ReadPool        int    `env:"DATABASE_READ_POOL" default:"8" min:"1" max:"1000" help:"most connections of the read pool"`
 	RowSecurity     string `env:"ROW_LEVEL_SECURITY" default:"required" oneof:"required off" help:"required: the API does not start when the login of DATABASE_READ_URL sees the rows of every tenant; off: it warns"`
 
 	HTTPAddr      string        `env:"HTTP_ADDR" default:":8080" check:"listen" help:"where clients connect"`
 	AdminAddr     string        `env:"ADMIN_ADDR" default:"127.0.0.1:9090" check:"listen" help:"where metrics and pprof are served; keep it private"`
-	GroupCommit   string        `env:"GROUP_COMMIT" default:"on" oneof:"on off" help:"on: what waits while all committers are busy is committed together; off: a transaction for each request"`
-	Committers    int           `env:"COMMITTERS" default:"2" min:"1" max:"64" help:"transactions at the same time with GROUP_COMMIT=on: about as many as Postgres has processors"`
-	BatchMax      int           `env:"BATCH_MAX" default:"100" min:"1" max:"1000" help:"most requests in one transaction"`
-	QueueMax      int           `env:"QUEUE_MAX" default:"1000" min:"1" max:"100000" help:"most requests that wait for a transaction; more are answered 503 at once"`
-	TenantMax     int           `env:"TENANT_MAX" default:"300" min:"1" max:"100000" help:"most requests of a tenant that each instance works on at a time; more are answered 429, replays aside"`
-	RateLimit     int           `env:"RATE_LIMIT" default:"0" min:"0" help:"requests a second and client that each instance executes, replays are free; 0 = no limit"`
-	CursorSecret  string        `env:"CURSOR_SECRET" default:"" help:"signs the cursors of lists; the same for all instances. unset: random, and a list begun at one instance, or before a restart, cannot go on at another"`
+	Committers    int           `env:"COMMITTERS" default:"2" min:"1" max:"64" help:"transactions at the same time: about as many as Postgres has processors"`
+	BatchMax      int           `env:"BATCH_MAX" default:"100" min:"1" max:"1000" help:"most requests in one transaction; 1 = no group commit, which needs more COMMITTERS"`
+	TenantMax     int           `env:"TENANT_MAX" default:"300" min:"1" max:"100000" help:"how many requests of one tenant each instance works on at the same time; more are answered 429, replays aside"`
+	RateLimit     int           `env:"RATE_LIMIT" default:"0" min:"0" help:"how many new requests a second each instance executes for one client; more are answered 429, replays aside; 0 = no limit"`
 	ShutdownDelay time.Duration `env:"SHUTDOWN_DELAY" default:"0s" min:"0s" max:"5m" help:"how long /readyz says no before the listener closes; 5s behind a load balancer, so that it notices first"`
 
 	// 72h, so that a Friday-night failure survives the weekend.
 	IdempotencyRetention time.Duration `env:"IDEMPOTENCY_RETENTION" default:"72h" min:"24h" max:"720h" help:"how long an answer is promised to be kept under its idempotency key; kept is the longest that any instance has promised"`
-	LogKeys              string        `env:"LOG_KEYS" default:"hashed" oneof:"hashed plain" help:"how idempotency keys stand in logs and spans; plain shows what clients chose"`
 	Log
 }
 

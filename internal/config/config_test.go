@@ -29,8 +29,8 @@ func TestEverythingButTheRequiredHasADefault(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantAPI := config.API{
-		DatabaseURL: url, DatabaseReadURL: url, DatabasePool: 16, ReadPool: 8, RowSecurity: "required", HTTPAddr: ":8080", AdminAddr: "127.0.0.1:9090", LogKeys: "hashed",
-		GroupCommit: "on", Committers: 2, BatchMax: 100, QueueMax: 1000, TenantMax: 300,
+		DatabaseURL: url, DatabaseReadURL: url, DatabasePool: 16, RowSecurity: "required", HTTPAddr: ":8080", AdminAddr: "127.0.0.1:9090",
+		Committers: 2, BatchMax: 100, TenantMax: 300,
 		IdempotencyRetention: 72 * time.Hour, Log: config.Log{LogLevel: slog.LevelInfo, LogFormat: "json"},
 	}
 	if diff := cmp.Diff(wantAPI, api); diff != "" {
@@ -71,17 +71,17 @@ func TestEverythingButTheRequiredHasADefault(t *testing.T) {
 func TestWhatIsSetWins(t *testing.T) {
 	t.Parallel()
 	got, err := config.LoadAPI(env(
-		"DATABASE_URL", url, "DATABASE_READ_URL", "postgres://a,b/x?target_session_attrs=any", "DATABASE_POOL", "1", "DATABASE_READ_POOL", "1000", "ROW_LEVEL_SECURITY", "off", "HTTP_ADDR", "127.0.0.1:0",
-		"ADMIN_ADDR", ":0", "RATE_LIMIT", "50", "SHUTDOWN_DELAY", "5s", "IDEMPOTENCY_RETENTION", "720h", "LOG_KEYS", "plain", "LOG_LEVEL", "DEBUG", "LOG_FORMAT", "text",
-		"GROUP_COMMIT", "off", "COMMITTERS", "64", "BATCH_MAX", "1", "QUEUE_MAX", "100000", "TENANT_MAX", "1",
+		"DATABASE_URL", url, "DATABASE_READ_URL", "postgres://a,b/x?target_session_attrs=any", "DATABASE_POOL", "1", "ROW_LEVEL_SECURITY", "off", "HTTP_ADDR", "127.0.0.1:0",
+		"ADMIN_ADDR", ":0", "RATE_LIMIT", "50", "SHUTDOWN_DELAY", "5s", "IDEMPOTENCY_RETENTION", "720h", "LOG_LEVEL", "DEBUG", "LOG_FORMAT", "text",
+		"COMMITTERS", "64", "BATCH_MAX", "1", "TENANT_MAX", "1",
 	))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := config.API{
-		DatabaseURL: url, DatabaseReadURL: "postgres://a,b/x?target_session_attrs=any", DatabasePool: 1, ReadPool: 1000, RowSecurity: "off", HTTPAddr: "127.0.0.1:0", AdminAddr: ":0",
-		GroupCommit: "off", Committers: 64, BatchMax: 1, QueueMax: 100000, TenantMax: 1,
-		RateLimit: 50, ShutdownDelay: 5 * time.Second, LogKeys: "plain",
+		DatabaseURL: url, DatabaseReadURL: "postgres://a,b/x?target_session_attrs=any", DatabasePool: 1, RowSecurity: "off", HTTPAddr: "127.0.0.1:0", AdminAddr: ":0",
+		Committers: 64, BatchMax: 1, TenantMax: 1,
+		RateLimit: 50, ShutdownDelay: 5 * time.Second,
 		IdempotencyRetention: 720 * time.Hour, Log: config.Log{LogLevel: slog.LevelDebug, LogFormat: "text"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

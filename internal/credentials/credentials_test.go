@@ -94,7 +94,7 @@ func (c *clock) advance(d time.Duration) {
 	c.at = c.at.Add(d)
 }
 
-func TestATokenTellsTenantClientAndScopes(t *testing.T) {
+func TestVerifyReturnsTenantClientAndScopes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	plain, funding := b.create(t), b.create(t, credentials.ScopeFund, credentials.ScopeFund)
@@ -116,7 +116,7 @@ func TestATokenTellsTenantClientAndScopes(t *testing.T) {
 	}
 }
 
-func TestARefusalDoesNotSayWhy(t *testing.T) {
+func TestRefusalHidesItsReason(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	token, revoked := b.create(t), b.create(t)
@@ -145,7 +145,7 @@ func TestARefusalDoesNotSayWhy(t *testing.T) {
 
 func withChecksum(s string) string { return s + base62CRC(s) }
 
-func TestADatabaseThatDoesNotAnswerIsNotARefusal(t *testing.T) {
+func TestDatabaseOutageIsNotARefusal(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	token := b.create(t)
@@ -158,7 +158,7 @@ func TestADatabaseThatDoesNotAnswerIsNotARefusal(t *testing.T) {
 	}
 }
 
-func TestACredentialInUseCostsNoRoundTrip(t *testing.T) {
+func TestCredentialInUseCostsNoRoundTrip(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	token := b.create(t)
@@ -172,7 +172,7 @@ func TestACredentialInUseCostsNoRoundTrip(t *testing.T) {
 	}
 }
 
-func TestARevocationTakesEffectWithin30Seconds(t *testing.T) {
+func TestRevocationTakesEffectWithin30Seconds(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	busy, quiet := b.create(t), b.create(t)
@@ -195,7 +195,7 @@ func TestARevocationTakesEffectWithin30Seconds(t *testing.T) {
 	}
 }
 
-func TestRenewalIsInTheBackground(t *testing.T) {
+func TestRenewalRunsInTheBackground(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	token := b.create(t)
@@ -223,7 +223,7 @@ func TestRenewalIsInTheBackground(t *testing.T) {
 	}
 }
 
-func TestWhatIsKnownIsBelievedFor30SecondsWhileTheDatabaseIsAway(t *testing.T) {
+func TestKnownCredentialSurvives30SecondsOfOutage(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	token := b.create(t)
@@ -245,7 +245,7 @@ func TestWhatIsKnownIsBelievedFor30SecondsWhileTheDatabaseIsAway(t *testing.T) {
 	}
 }
 
-func TestANewCredentialIsGoodAtOnceEvenIfItWasTriedBefore(t *testing.T) {
+func TestNewCredentialWorksEvenIfTriedBefore(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	tx, err := b.owner.Begin(t.Context())
@@ -268,7 +268,7 @@ func TestANewCredentialIsGoodAtOnceEvenIfItWasTriedBefore(t *testing.T) {
 	}
 }
 
-func TestManyMayVerifyAtOnce(t *testing.T) {
+func TestVerifyIsSafeForConcurrentUse(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	good, bad := b.create(t), b.create(t)
@@ -290,7 +290,7 @@ func TestManyMayVerifyAtOnce(t *testing.T) {
 	group.Wait()
 }
 
-func TestTheDatabaseNeverSeesASecret(t *testing.T) {
+func TestDatabaseNeverSeesASecret(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	token := b.create(t)
@@ -303,7 +303,7 @@ func TestTheDatabaseNeverSeesASecret(t *testing.T) {
 	}
 }
 
-func TestTokensAreAllDifferentAndUseEveryCharacter(t *testing.T) {
+func TestTokensDifferAndUseEveryCharacter(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	const n = 300
@@ -328,7 +328,8 @@ func TestTokensAreAllDifferentAndUseEveryCharacter(t *testing.T) {
 	if len(seen) != 2*n {
 		t.Errorf("%d different ids and secrets, want %d", len(seen), 2*n)
 	}
-	// 300 × 48 characters: each of the 62 comes 232 times, give or take 15. Eight of those are no accident.
+	// 300 × 48 characters: each of the 62 comes 232 times, give or take 15. Eight of those are no
+	// accident.
 	for c, times := range used {
 		if times < 112 || times > 352 {
 			t.Errorf("%q came %d times", c, times)
@@ -339,7 +340,7 @@ func TestTokensAreAllDifferentAndUseEveryCharacter(t *testing.T) {
 	}
 }
 
-func TestNamesAreFoundWithinTheirTenantOnly(t *testing.T) {
+func TestFindClientStaysWithinItsTenant(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	ctx := t.Context()
@@ -371,7 +372,7 @@ func TestNamesAreFoundWithinTheirTenantOnly(t *testing.T) {
 	})
 }
 
-func TestARevocationKeepsItsFirstTime(t *testing.T) {
+func TestRevokeKeepsTheFirstTime(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	token := b.create(t)

@@ -21,20 +21,21 @@ type Tenant struct {
 type Client struct {
 	ID          uuid.UUID `json:"id"`
 	Name        string    `json:"name"`
-	Credentials int       `json:"credentials"` // how many of its credentials are good
+	Credentials int       `json:"credentials"` // how many of its credentials are valid
 	CreatedAt   time.Time `json:"created_at"`
 }
 
-// Credential is a credential as an operator sees it: nothing in it leads to the secret.
+// Credential is a credential as an operator sees it, without its secret.
 type Credential struct {
 	ID        string     `json:"id"`
 	Scopes    []string   `json:"scopes"`
 	CreatedAt time.Time  `json:"created_at"`
-	RevokedAt *time.Time `json:"revoked_at"` // nil: it is good
+	RevokedAt *time.Time `json:"revoked_at"` // nil: it is valid
 }
 
 const listTenants = `
-SELECT t.id, t.name, (SELECT count(*) FROM clients c WHERE c.tenant_id = t.id), t.created_at FROM tenants t ORDER BY t.name`
+SELECT t.id, t.name, (SELECT count(*) FROM clients c WHERE c.tenant_id = t.id), t.created_at
+FROM tenants t ORDER BY t.name`
 
 // ListTenants returns all tenants by name.
 func ListTenants(ctx context.Context, tx pgx.Tx) ([]Tenant, error) {
@@ -47,7 +48,9 @@ func ListTenants(ctx context.Context, tx pgx.Tx) ([]Tenant, error) {
 }
 
 const listClients = `
-SELECT c.id, c.name, (SELECT count(*) FROM credentials k WHERE k.client_id = c.id AND k.revoked_at IS NULL), c.created_at
+SELECT c.id, c.name,
+    (SELECT count(*) FROM credentials k WHERE k.client_id = c.id AND k.revoked_at IS NULL),
+    c.created_at
 FROM clients c WHERE c.tenant_id = $1 ORDER BY c.name`
 
 // ListClients returns the clients of a tenant by name.
@@ -61,26 +64,29 @@ func ListClients(ctx context.Context, tx pgx.Tx, tenantID uuid.UUID) ([]Client, 
 }
 
 const listCredentials = `
-SELECT id, scopes, created_at, revoked_at FROM credentials WHERE client_id = $1 ORDER BY created_at, id`
+SELECT id, scopes, created_at, revoked_at FROM credentials
+WHERE client_id = $1 ORDER BY created_at, id`
 
 // List returns the credentials of a client, the oldest first, revoked ones included.
 func List(ctx context.Context, tx pgx.Tx, clientID uuid.UUID) ([]Credential, error) {
 	rows, err := tx.Query(ctx, listCredentials, clientID)
-	return collect(rows, err, "list credentials", func(row pgx.CollectableRow) (c Credential, err error) {
+	scan := func(row pgx.CollectableRow) (c Credential, err error) {
 		err = row.Scan(&c.ID, &c.Scopes, &c.CreatedAt, &c.RevokedAt)
 		c.CreatedAt = c.CreatedAt.UTC()
 		if c.RevokedAt != nil {
 			*c.RevokedAt = c.RevokedAt.UTC()
 		}
 		return c, err
-	})
+	}
+	return collect(rows, err, "list credentials", scan)
 }
 
-// collect reads all rows. None is an empty list, which is [] in JSON.
+// collect reads all rows into a list that is not nil, so that JSON shows [].
 func collect[T any](rows pgx.Rows, err error, what string, read pgx.RowToFunc[T]) ([]T, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
+
 	all, err := pgx.CollectRows(rows, read)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)

@@ -12,7 +12,7 @@ import (
 	"github.com/oncepay/oncepay/internal/credentials"
 )
 
-func TestListsShowWhatThereIsByNameAndNothingOfSecrets(t *testing.T) {
+func TestListsAreSortedAndHideSecrets(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	ctx := t.Context()
@@ -55,7 +55,7 @@ func TestListsShowWhatThereIsByNameAndNothingOfSecrets(t *testing.T) {
 	})
 }
 
-func TestANameThatIsTakenIsSaidSo(t *testing.T) {
+func TestTakenNameReturnsErrExists(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	ctx := t.Context()

@@ -11,29 +11,29 @@ import (
 )
 
 const (
-	// At most so many ids in a query, and a pause after each: 5,000 ids a second, which cost Postgres a
-	// few percent of a processor. One that is looked up while nothing else is waits for neither. Not more
-	// at a time: who was waiting wakes up together, and everybody else's requests queue behind them.
+	// Ids per query and the pause after each query: at most 5,000 ids a second, which cost Postgres
+	// a few percent of a processor. An id looked up while nothing else is waits for neither. Not more
+	// at a time: those who waited wake up together, and all other requests queue behind them.
 	lookupBatch = 25
 	lookupPause = 5 * time.Millisecond
-	// At most so many ids that were never seen may wait: 0.2 s. What comes then is ErrBusy.
+	// How many ids never seen before may wait, 0.2 s at most. Further ones get ErrBusy.
 	maxStrangers = 1000
-	// How long a query may take, until the next one is tried on another connection.
+	// How long a query may take before the next one is tried on another connection.
 	lookupTimeout = 2 * time.Second
 )
 
-// lookups reads credentials for a Verifier, one query at a time, each for all ids that wait.
+// lookups reads credentials for a Verifier, one query at a time for all ids that wait.
 //
-// Anybody can invent a token that is well-formed. A query for each would hold up everybody else's
-// requests, and a quota would lock out a new client among a thousand strangers. So strangers wait
-// together, a new client with them for as long, and what was known before goes ahead of them.
+// Anyone can invent a well-formed token. A query for each would delay everyone's requests, and a
+// quota would lock a new client out among a thousand strangers. So strangers wait together, and a
+// new client with them; ids seen before go ahead of them.
 type lookups struct {
 	db    *pgxpool.Pool
 	now   func() time.Time
 	found func(id string, r *row, read time.Time)
 
 	mu        sync.Mutex
-	waiting   map[string]*lookup // in known or strangers, and not begun
+	waiting   map[string]*lookup // in known or strangers, not yet queried
 	known     []string
 	strangers []string
 	running   bool
@@ -42,14 +42,15 @@ type lookups struct {
 // lookup is a question and, once done is closed, its answer.
 type lookup struct {
 	done chan struct{}
-	row  *row // nil: there is no good credential of that id
+	row  *row // nil: there is no valid credential with that id
 	err  error
 }
 
-// ask has id looked up by a query that has not begun yet, or returns ErrBusy.
+// ask queues id for a query that has not begun yet, or returns ErrBusy.
 func (l *lookups) ask(id string, known bool) (*lookup, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if asked := l.waiting[id]; asked != nil {
 		return asked, nil
 	}
@@ -62,9 +63,10 @@ func (l *lookups) ask(id string, known bool) (*lookup, error) {
 	default:
 		l.strangers = append(l.strangers, id)
 	}
+
 	asked := &lookup{done: make(chan struct{})}
 	l.waiting[id] = asked
-	if !l.running { // it ends by itself when nothing waits
+	if !l.running { // run ends when nothing waits
 		l.running = true
 		go l.run()
 	}
@@ -82,10 +84,11 @@ func (l *lookups) run() {
 	}
 }
 
-// next takes the ids of the next query from those that wait.
+// next takes the ids of the next query, known ones first.
 func (l *lookups) next() map[string]*lookup {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	batch := map[string]*lookup{}
 	for _, queue := range []*[]string{&l.known, &l.strangers} {
 		n := min(len(*queue), lookupBatch-len(batch))
@@ -95,6 +98,7 @@ func (l *lookups) next() map[string]*lookup {
 		}
 		*queue = (*queue)[n:]
 	}
+
 	l.running = len(batch) > 0
 	return batch
 }
@@ -105,10 +109,11 @@ SELECT c.id, k.tenant_id, k.id, c.scopes, c.secret_hash
 FROM credentials c JOIN clients k ON k.id = c.client_id
 WHERE c.id = ANY ($1::text[]) AND c.revoked_at IS NULL`
 
-// answer looks a batch up and tells those who wait.
+// answer looks up a batch and releases those who wait for it.
 func (l *lookups) answer(batch map[string]*lookup) {
 	ctx, cancel := context.WithTimeout(context.Background(), lookupTimeout)
 	defer cancel()
+
 	ids := make([]string, 0, len(batch))
 	for id := range batch {
 		ids = append(ids, id)
@@ -118,7 +123,8 @@ func (l *lookups) answer(batch map[string]*lookup) {
 	rows, err := l.db.Query(ctx, readCredentials, ids)
 	if err == nil {
 		r, hash := &row{}, []byte(nil)
-		to := []any{&r.identity.CredentialID, &r.identity.TenantID, &r.identity.ClientID, &r.identity.Scopes, &hash}
+		who := &r.identity
+		to := []any{&who.CredentialID, &who.TenantID, &who.ClientID, &who.Scopes, &hash}
 		_, err = pgx.ForEachRow(rows, to, func() error {
 			one := *r
 			copy(one.hash[:], hash)
@@ -127,6 +133,7 @@ func (l *lookups) answer(batch map[string]*lookup) {
 		})
 	}
 
+	// After an error none of the rows counts: the answer is unknown, not a refusal.
 	for id, asked := range batch {
 		if err != nil {
 			asked.row, asked.err = nil, fmt.Errorf("look up credentials: %w", err)

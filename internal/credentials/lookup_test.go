@@ -18,7 +18,7 @@ func invented(n int) string {
 }
 
 // A new client among a thousand strangers waits as long as they do, and they cost few queries.
-func TestStrangersAreLookedUpTogether(t *testing.T) {
+func TestUnknownTokensAreLookedUpInBatches(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	token := b.create(t)
@@ -44,7 +44,7 @@ func TestStrangersAreLookedUpTogether(t *testing.T) {
 	}
 }
 
-func TestManyStrangersAreToldToComeBack(t *testing.T) {
+func TestTooManyUnknownTokensGetErrBusy(t *testing.T) {
 	t.Parallel()
 	const most, inHand = 1000, 100
 	b := setup(t)
@@ -91,7 +91,7 @@ func TestManyStrangersAreToldToComeBack(t *testing.T) {
 }
 
 // A look-up that has begun may have missed what was committed since.
-func TestLookupIsNotJoinedAfterItBegan(t *testing.T) {
+func TestRunningLookupTakesNoMoreWaiters(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	release := b.hold(t)

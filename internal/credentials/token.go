@@ -10,15 +10,15 @@ import (
 	"strings"
 )
 
-// A token's shape. It has a fixed prefix, a fixed length and a checksum, so that a scanner finds it in a repository or a
-// log without false alarms, and no character at which a double click would stop:
+// The format of a token. The fixed prefix, fixed length and checksum let a scanner find it in a
+// repository or a log without false alarms, and a double click selects all of it:
 //
 //	oncepay_0123456789abcdef_0123456789abcdef0123456789abcdef0AbCdE
 //	        id, public       secret                          checksum
 //	oncepay_[0-9A-Za-z]{16}_[0-9A-Za-z]{38}
 //
-// The secret's 32 characters are 190 random bits. The checksum is the CRC-32 (IEEE) of all that stands before it, in base
-// 62, most significant digit first, padded with 0.
+// The secret's 32 characters are 190 random bits. The checksum is the CRC-32 (IEEE) of everything
+// before it, in base 62, most significant digit first, padded with 0.
 const (
 	prefix      = "oncepay_"
 	idLen       = 16
@@ -30,11 +30,12 @@ const (
 
 const base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
-// Token is a credential as a client holds it. However it is printed, logged or encoded, only its id shows: Reveal is the
-// one way to the secret.
+// Token is a credential as its client holds it. Printed, logged or encoded it shows its id only:
+// Reveal is the one way to the secret.
 type Token struct {
 	id string
-	// A pointer, because fmt prints the fields of a Token that is itself in an unexported field, without asking Format.
+	// A pointer, because fmt prints the fields of a Token that is in an unexported field without
+	// calling Format.
 	secret *string
 }
 
@@ -43,8 +44,8 @@ func newToken() Token {
 	return Token{id: random(idLen), secret: &secret}
 }
 
-// Parse reads a token. It refuses everything that Reveal would not have written, so a mistyped or cut-off token needs no
-// look-up.
+// Parse parses a token. It rejects everything that Reveal would not have written, so a mistyped or
+// truncated token needs no look-up.
 func Parse(s string) (Token, bool) {
 	if len(s) != tokenLen || !strings.HasPrefix(s, prefix) || s[len(prefix)+idLen] != '_' {
 		return Token{}, false
@@ -53,18 +54,22 @@ func Parse(s string) (Token, bool) {
 	if !isBase62(id) || !isBase62(secret) || s[bodyLen:] != checksum(s[:bodyLen]) {
 		return Token{}, false
 	}
-	secret = strings.Clone(secret) // not the whole header along with it
+
+	// Clones do not keep the whole header in memory.
+	secret = strings.Clone(secret)
 	return Token{id: strings.Clone(id), secret: &secret}, true
 }
 
 // ID returns the public part: what is looked up, revoked and shown in logs.
 func (t Token) ID() string { return t.id }
 
-// Reveal returns the whole token, secret included, to show it to its owner once. Empty for the zero Token.
+// Reveal returns the whole token with its secret, to show it to its owner once. It is empty for the
+// zero Token.
 func (t Token) Reveal() string {
 	if t.secret == nil {
 		return ""
 	}
+
 	body := prefix + t.id + "_" + *t.secret
 	return body + checksum(body)
 }
@@ -75,7 +80,7 @@ func (t Token) String() string { return prefix + t.id + "_[redacted]" }
 // GoString returns the same as String.
 func (t Token) GoString() string { return t.String() }
 
-// Format writes the same as String whatever the verb: %d and %x would otherwise reach the fields.
+// Format writes the same as String for every verb: %d and %x would otherwise print the fields.
 func (t Token) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, t.String()) }
 
 // LogValue returns the same as String.
@@ -84,17 +89,18 @@ func (t Token) LogValue() slog.Value { return slog.StringValue(t.String()) }
 // MarshalText returns the same as String, for encoding/json too.
 func (t Token) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
-// hash is what the database keeps of the secret.
+// hash returns what the database stores of the secret.
 func (t Token) hash() [sha256.Size]byte { return sha256.Sum256([]byte(*t.secret)) }
 
 // random returns n characters of base 62, each equally likely.
 func random(n int) string {
 	out := make([]byte, 0, n)
 	buf := make([]byte, 2*n)
+
 	for {
-		_, _ = rand.Read(buf) // never fails: the program would have crashed
+		_, _ = rand.Read(buf) // crashes the program instead of failing
 		for _, b := range buf {
-			// 248 is the highest multiple of 62: a remainder of what lies above would favour the first characters.
+			// 248 is the highest multiple of 62: larger bytes would favour the first characters.
 			if b >= 248 {
 				continue
 			}

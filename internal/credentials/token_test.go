@@ -16,7 +16,7 @@ import (
 // example is a token whose checksum was made by another program.
 const example = "oncepay_0123456789abcdef_ABCDEFGHIJKLMNOPQRSTUVWXYZ0123453HjhFL"
 
-func TestATokenIsReadAsItWasWritten(t *testing.T) {
+func TestParseReadsWhatRevealWrites(t *testing.T) {
 	t.Parallel()
 	token, ok := credentials.Parse(example)
 	if !ok {
@@ -27,7 +27,7 @@ func TestATokenIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-func TestEveryOtherSpellingIsRefusedWithoutALookUp(t *testing.T) {
+func TestParseRejectsEveryOtherSpelling(t *testing.T) {
 	t.Parallel()
 	// With a right checksum each, or the checksum alone would do the refusing.
 	body := func(s string) string { return s + base62CRC(s) }
@@ -58,7 +58,7 @@ func TestEveryOtherSpellingIsRefusedWithoutALookUp(t *testing.T) {
 	}
 }
 
-func TestASecretScannersPatternFindsAToken(t *testing.T) {
+func TestSecretScannerPatternMatchesToken(t *testing.T) {
 	t.Parallel()
 	pattern := regexp.MustCompile(`\boncepay_[0-9A-Za-z]{16}_[0-9A-Za-z]{38}\b`)
 	if got := pattern.FindString(`token = "` + example + `"`); got != example {
@@ -66,7 +66,7 @@ func TestASecretScannersPatternFindsAToken(t *testing.T) {
 	}
 }
 
-func TestHoweverATokenIsPrintedItsSecretStaysOut(t *testing.T) {
+func TestPrintedTokenHidesItsSecret(t *testing.T) {
 	t.Parallel()
 	token, _ := credentials.Parse(example)
 	type holder struct {
@@ -100,7 +100,7 @@ func TestHoweverATokenIsPrintedItsSecretStaysOut(t *testing.T) {
 	}
 }
 
-func TestTheZeroTokenCanBePrintedAndIsNoToken(t *testing.T) {
+func TestZeroTokenPrintsAndIsInvalid(t *testing.T) {
 	t.Parallel()
 	var token credentials.Token
 	if _, ok := credentials.Parse(token.Reveal()); ok || fmt.Sprint(token) != "oncepay__[redacted]" {

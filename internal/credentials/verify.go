@@ -13,11 +13,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// ErrUnauthorized says that a token is not good. It does not say why: malformed, unknown, revoked and wrong are one.
+// ErrUnauthorized is returned for a token that is not valid: malformed, unknown, revoked or with a
+// wrong secret, which the error does not tell apart.
 var ErrUnauthorized = errors.New("unauthorized")
 
-// ErrBusy says that more unknown tokens wait for a look-up than the Verifier lets wait. Whether this
-// one is good is not known: try again.
+// ErrBusy is returned when too many unknown tokens wait for a look-up. Whether this one is valid is
+// not known: try again.
 var ErrBusy = errors.New("too many unknown credentials are being looked up")
 
 // Identity is who calls, and what they may do.
@@ -28,24 +29,23 @@ type Identity struct {
 	Scopes       []string
 }
 
-// Has says whether the credential was granted scope.
+// Has reports whether the credential was granted scope.
 func (i Identity) Has(scope string) bool { return slices.Contains(i.Scopes, scope) }
 
 const (
-	// How long a row that was read is believed, and so how long a revoked credential can still be used.
+	// How long a row is trusted, and so how long a revoked credential still works.
 	trust = 30 * time.Second
-	// From then on its next use has it read again in the background; no request waits for that.
+	// After this time the next use reads the row again in the background. No request waits for it.
 	renewAfter = 20 * time.Second
-	// How long until a further use asks once more, if the answer has not come: the database may be away.
+	// When a use asks again if no answer has come: the database may be away.
 	renewEvery = 2 * time.Second
-	// What stands in the cache existed in the database, so guessing cannot fill it.
+	// Only rows that exist in the database are cached, so guessing cannot fill it.
 	cacheSize = 10_000
 )
 
-// Verifier turns tokens into identities. It keeps what it reads for up to 30 seconds, rows that exist only, so that
-// a request costs no round trip of its own. Safe for concurrent use.
-//
-// Tokens that it does not know are looked up many at a time, one query after the other: see lookups.
+// Verifier turns tokens into identities. It caches the rows it reads for up to 30 seconds, so that
+// a request costs no round trip of its own. Unknown tokens are looked up in batches: see lookups.
+// It is safe for concurrent use.
 type Verifier struct {
 	now     func() time.Time
 	lookups *lookups
@@ -54,7 +54,7 @@ type Verifier struct {
 	rows map[string]*row
 }
 
-// row is a credential that was good when it was read.
+// row is a credential that was valid when it was read.
 type row struct {
 	identity Identity
 	hash     [sha256.Size]byte
@@ -62,16 +62,16 @@ type row struct {
 	renew    time.Time
 }
 
-// NewVerifier returns a Verifier that reads from db, as the role api_write, and tells the time by now: time.Now, but for
-// tests.
+// NewVerifier returns a Verifier that reads from db, as the role api_write. now is time.Now outside
+// of tests.
 func NewVerifier(db *pgxpool.Pool, now func() time.Time) *Verifier {
 	v := &Verifier{now: now, rows: map[string]*row{}}
 	v.lookups = &lookups{db: db, now: now, found: v.keep, waiting: map[string]*lookup{}}
 	return v
 }
 
-// Verify returns whose token bearer is (the Authorization header without "Bearer "), or ErrUnauthorized. Every other
-// error means that the database could not be asked: the caller does not know, and answers 503.
+// Verify returns the identity behind bearer (the Authorization header without "Bearer "), or
+// ErrUnauthorized. Any other error means that the database could not be asked: answer 503.
 func (v *Verifier) Verify(ctx context.Context, bearer string) (Identity, error) {
 	token, ok := Parse(bearer)
 	if !ok {
@@ -82,7 +82,8 @@ func (v *Verifier) Verify(ctx context.Context, bearer string) (Identity, error) 
 		return Identity{}, err
 	}
 
-	var want [sha256.Size]byte // an unknown id is compared as well, and takes as long
+	// An unknown id is compared too, so that it takes as long.
+	var want [sha256.Size]byte
 	if known != nil {
 		want = known.hash
 	}
@@ -90,17 +91,18 @@ func (v *Verifier) Verify(ctx context.Context, bearer string) (Identity, error) 
 	if subtle.ConstantTimeCompare(got[:], want[:]) != 1 || known == nil {
 		return Identity{}, ErrUnauthorized
 	}
+
 	identity := known.identity
-	identity.Scopes = slices.Clone(identity.Scopes) // the cached one is shared
+	identity.Scopes = slices.Clone(identity.Scopes) // the cached slice is shared
 	return identity, nil
 }
 
-// row returns the row of id: the one that is known while it can be believed, else what the database says.
+// row returns the cached row of id while it is trusted, and otherwise reads it.
 func (v *Verifier) row(ctx context.Context, id string) (*row, error) {
 	known, renew := v.recall(id)
 	if known != nil && v.now().Before(known.expires) {
 		if renew {
-			_, _ = v.lookups.ask(id, true) // what was known is always let in
+			_, _ = v.lookups.ask(id, true) // never ErrBusy for a known id
 		}
 		return known, nil
 	}
@@ -117,10 +119,12 @@ func (v *Verifier) row(ctx context.Context, id string) (*row, error) {
 	}
 }
 
-// recall returns the latest row of id, which may have expired; renew: it is time to read it again.
+// recall returns the cached row of id, which may have expired. renew means that it is time to read
+// it again.
 func (v *Verifier) recall(id string) (r *row, renew bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+
 	if r = v.rows[id]; r == nil {
 		return nil, false
 	}
@@ -130,21 +134,24 @@ func (v *Verifier) recall(id string) (r *row, renew bool) {
 	return r, renew
 }
 
-// keep takes note of what was read; nil: there is no such credential, or no longer. read is when the reading began, or a
-// revocation that took place meanwhile would be believed too long.
+// keep caches what was read; nil: there is no such credential any more. read is when the query
+// began, so that a revocation during the query is not ignored for longer than trust.
 func (v *Verifier) keep(id string, r *row, read time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+
 	if r == nil {
 		delete(v.rows, id)
 		return
 	}
+
 	if _, there := v.rows[id]; !there && len(v.rows) >= cacheSize {
-		for other := range v.rows { // any one: it costs its client one look-up
+		for other := range v.rows { // any of them: its client pays one look-up
 			delete(v.rows, other)
 			break
 		}
 	}
+
 	r.expires, r.renew = read.Add(trust), read.Add(renewAfter)
 	v.rows[id] = r
 }

@@ -15,8 +15,9 @@ import (
 	"github.com/oncepay/oncepay/internal/credentials"
 )
 
-// Every route there is, whatever is added to it later, with every kind of caller that must not get through.
-func TestNoRouteAnswersToStrangers(t *testing.T) {
+// Every route there is, whatever is added to it later, with every kind of caller that must not get
+// through.
+func TestRoutesRequireAuthentication(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
 	account := a.caller.funded(t, 1000)
@@ -102,7 +103,7 @@ var attempt = regexp.MustCompile(`"(instance|request_id)":"[^"]*"`)
 // anonymous takes out of a problem what belongs to the attempt.
 func anonymous(body string) string { return attempt.ReplaceAllString(body, "") }
 
-func TestPathsAndMethodsThatAreNotThere(t *testing.T) {
+func TestUnknownPathsAndMethods(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
 	account := a.caller.account(t)
@@ -137,7 +138,7 @@ func TestPathsAndMethodsThatAreNotThere(t *testing.T) {
 	}
 }
 
-func TestEveryAnswerHasTheHeadersOfItsKind(t *testing.T) {
+func TestResponseHeaders(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
 	for id, kept := range map[string]bool{

@@ -9,10 +9,11 @@ import (
 	"github.com/oncepay/oncepay/internal/payments"
 )
 
-// decoder turns a body into a command, and into the canonical bytes that the fingerprint is made of. Two bodies that ask
-// for the same thing give the same bytes, whatever their white space and order; what the credential may do is not in them, so
-// a repeat under a credential with other scopes is a repeat. A command that gains a member must give the same bytes as before
-// when the member is absent, or a deploy turns repeats in flight into 422.
+// decoder turns a body into a command, and into the canonical bytes from which the fingerprint is
+// made. Bodies that ask for the same thing give the same bytes, whatever their white space and
+// order. The credential's rights are left out, so a repeat under a credential with other scopes is
+// a repeat. When a command gains a member, its absence must give the same bytes as before, or a
+// deploy turns repeats in flight into 422.
 type decoder func(body []byte) (payments.Command, []byte, error)
 
 func decodePayment(body []byte) (payments.Command, []byte, error) {
@@ -20,6 +21,7 @@ func decodePayment(body []byte) (payments.Command, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+
 	c := payments.CreatePayment{
 		AmountMinor:        f.amount("amount_minor"),
 		Currency:           f.currency("currency"),
@@ -29,12 +31,15 @@ func decodePayment(body []byte) (payments.Command, []byte, error) {
 		Metadata:           f.metadata("metadata"),
 		ClientReference:    f.text("client_reference", 255, false),
 	}
+
 	if c.SourceAccount == c.DestinationAccount && c.SourceAccount != uuid.Nil {
-		f.fail("same-account", "source_account and destination_account must be two accounts.", "destination_account")
+		f.fail("same-account",
+			"source_account and destination_account must differ.", "destination_account")
 	}
 	if err := f.err(); err != nil {
 		return nil, nil, err
 	}
+
 	canonical, err := json.Marshal(struct {
 		AmountMinor        int64             `json:"amount_minor"`
 		Currency           string            `json:"currency"`
@@ -43,19 +48,24 @@ func decodePayment(body []byte) (payments.Command, []byte, error) {
 		Description        string            `json:"description,omitempty"`
 		Metadata           map[string]string `json:"metadata,omitempty"` // sorted by json.Marshal
 		ClientReference    string            `json:"client_reference,omitempty"`
-	}{c.AmountMinor, c.Currency, c.SourceAccount, c.DestinationAccount, c.Description, c.Metadata, c.ClientReference})
+	}{
+		c.AmountMinor, c.Currency, c.SourceAccount, c.DestinationAccount,
+		c.Description, c.Metadata, c.ClientReference,
+	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode payment for its fingerprint: %w", err)
 	}
 	return c, canonical, nil
 }
 
-// decodeAccount makes customer accounts only: a system account creates money and is opened by the operator.
+// decodeAccount only opens customer accounts: system accounts create money, so the operator opens
+// them.
 func decodeAccount(body []byte) (payments.Command, []byte, error) {
 	f, err := newFields(body)
 	if err != nil {
 		return nil, nil, err
 	}
+
 	c := payments.CreateAccount{
 		Kind:     payments.Customer,
 		Currency: f.currency("currency"),
@@ -64,6 +74,7 @@ func decodeAccount(body []byte) (payments.Command, []byte, error) {
 	if err := f.err(); err != nil {
 		return nil, nil, err
 	}
+
 	canonical, err := json.Marshal(struct {
 		Currency string `json:"currency"`
 		Name     string `json:"name,omitempty"`

@@ -13,43 +13,6 @@ var DecodePayment decoder = decodePayment
 // DecodeAccount is decodeAccount.
 var DecodeAccount decoder = decodeAccount
 
-// ParseObject is parseObject in the shape that encoding/json gives with UseNumber.
-func ParseObject(src []byte) (map[string]any, error) {
-	members, err := parseObject(src)
-	if err != nil {
-		return nil, err
-	}
-	return plain(value{kind: objectValue, members: members}).(map[string]any), nil
-}
-
-// Number is a JSON number as it was written.
-type Number string
-
-func plain(v value) any {
-	switch v.kind {
-	case boolValue:
-		return v.text == "true"
-	case numberValue:
-		return Number(v.text)
-	case stringValue:
-		return v.text
-	case arrayValue:
-		items := []any{}
-		for _, item := range v.items {
-			items = append(items, plain(item))
-		}
-		return items
-	case objectValue:
-		members := map[string]any{}
-		for _, m := range v.members {
-			members[m.name] = plain(m.value)
-		}
-		return members
-	case nullValue:
-	}
-	return nil
-}
-
 // Code is the code of a problem.
 func Code(err error) string { return problemFor(err).Code }
 

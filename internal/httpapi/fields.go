@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
 	"strconv"
@@ -11,34 +12,50 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/oncepay/oncepay/internal/payments"
+	"github.com/oncepay/oncepay/internal/strictjson"
 )
 
-// fields takes the members of a body one by one and collects everything that is wrong with them, so that a client learns
-// of all its mistakes at once.
+// fields takes the members of a body one by one and collects everything that is wrong with them, so
+// that a client sees all its mistakes at once.
 type fields struct {
-	members []member
-	taken   map[string]bool // asked for: what was never asked for is unknown
+	members []strictjson.Member
+	taken   map[string]bool // members that were read; the others are unknown
 	errors  []fieldError
 }
 
 func newFields(body []byte) (*fields, error) {
-	members, err := parseObject(body)
+	members, err := strictjson.ParseObject(body)
 	if err != nil {
-		return nil, err
+		return nil, malformed(err)
 	}
 	return &fields{members: members, taken: map[string]bool{}}, nil
 }
 
-// err returns what is wrong; nil: nothing. Members that nobody asked for come first: often they explain why another one is
-// missing.
+// malformed turns an error of the parser into its problem.
+func malformed(err error) error {
+	var duplicate *strictjson.DuplicateError
+	var encoding *strictjson.EncodingError
+	switch {
+	case errors.As(err, &duplicate):
+		return refuse("duplicate-member", "The member %q appears twice.", short(duplicate.Name))
+	case errors.As(err, &encoding):
+		return refuse("invalid-encoding", "%s.", sentence(err))
+	}
+	return refuse("malformed-json", "The body is not a valid JSON object: %s.", err)
+}
+
+// err returns a problem with all mistakes, or nil. Unknown members come first: they often explain
+// why another is missing.
 func (f *fields) err() error {
 	var all []fieldError
 	for _, m := range f.members {
-		if !f.taken[m.name] {
-			all = append(all, fieldError{Pointer: pointer(m.name), Code: "unknown-field", Detail: f.unknown(m.name)})
+		if !f.taken[m.Name] {
+			detail := f.unknown(m.Name)
+			all = append(all, fieldError{Pointer: pointer(m.Name), Code: "unknown-field", Detail: detail})
 		}
 	}
 	all = append(all, f.errors...)
+
 	if len(all) == 0 {
 		return nil
 	}
@@ -53,9 +70,10 @@ func (f *fields) err() error {
 
 func (f *fields) unknown(name string) string {
 	name = short(name)
+
 	for known := range f.taken {
 		if strings.EqualFold(name, known) {
-			return fmt.Sprintf("%q is not a member of this request: it is written %q.", name, known)
+			return fmt.Sprintf("%q is not a member of this request; did you mean %q?", name, known)
 		}
 	}
 	return fmt.Sprintf("%q is not a member of this request.", name)
@@ -65,30 +83,34 @@ func (f *fields) fail(code, detail string, path ...string) {
 	f.errors = append(f.errors, fieldError{Pointer: pointer(path...), Code: code, Detail: detail})
 }
 
-// get returns the member name and whether it is there.
-func (f *fields) get(name string) (value, bool) {
+// get returns a member and whether it is present.
+func (f *fields) get(name string) (strictjson.Value, bool) {
 	f.taken[name] = true
 	for _, m := range f.members {
-		if m.name == name {
-			return m.value, true
+		if m.Name == name {
+			return m.Value, true
 		}
 	}
-	return value{}, false
+	return strictjson.Value{}, false
 }
 
-// amount reads the amount in minor units. A client that sends "amount" has another idea of amounts: it is told.
+// amount reads an amount in minor units. A client that sends "amount" counts differently, and is
+// told so.
 func (f *fields) amount(name string) int64 {
 	v, there := f.get(name)
 	if _, other := f.get("amount"); other {
-		f.fail("invalid-amount", `Amounts are integers in minor units of the currency, in amount_minor: 250.00 USD is "amount_minor": 25000.`, "amount")
+		f.fail("invalid-amount", "Use amount_minor, an integer in minor units of the currency: "+
+			`250.00 USD is "amount_minor": 25000.`, "amount")
 		if !there {
 			return 0
 		}
 	}
-	// Only digits: 1.0 and 1e2 are integers to some parsers and not to others.
-	n, err := strconv.ParseInt(v.text, 10, 64)
-	if v.kind != numberValue || err != nil || n < 1 || n > payments.MaxAmount {
-		f.fail("invalid-amount", fmt.Sprintf("%s must be an integer from 1 to %d, in minor units of the currency: 250.00 USD is 25000.", name, int64(payments.MaxAmount)), name)
+
+	// Only digits: 1.0 and 1e2 are integers to some parsers only.
+	n, err := strconv.ParseInt(v.Text, 10, 64)
+	if v.Kind != strictjson.Number || err != nil || n < 1 || n > payments.MaxAmount {
+		f.fail("invalid-amount", fmt.Sprintf("%s must be an integer from 1 to %d, "+
+			"in minor units of the currency: 250.00 USD is 25000.", name, int64(payments.MaxAmount)), name)
 	}
 	return n
 }
@@ -96,7 +118,8 @@ func (f *fields) amount(name string) int64 {
 func (f *fields) currency(name string) string {
 	s, ok := f.required(name)
 	if ok && !payments.KnownCurrency(s) {
-		f.fail("invalid-currency", fmt.Sprintf("%s must be a currency code of ISO 4217 in capital letters, such as USD.", name), name)
+		f.fail("invalid-currency",
+			name+" must be an ISO 4217 currency code in capital letters, such as USD.", name)
 	}
 	return s
 }
@@ -106,14 +129,16 @@ func (f *fields) account(name string) uuid.UUID {
 	if !ok {
 		return uuid.Nil
 	}
+
 	id, ok := canonicalID(s)
 	if !ok {
-		f.fail("invalid-field", fmt.Sprintf("%s must be an account id, a UUID in lower case with hyphens.", name), name)
+		f.fail("invalid-field",
+			name+" must be an account id, a UUID in lower case with hyphens.", name)
 	}
 	return id
 }
 
-// canonicalID reads a UUID in the one form that the API itself writes, so that no account has two names.
+// canonicalID parses a UUID in the only form that the API writes, so that no account has two names.
 func canonicalID(s string) (uuid.UUID, bool) {
 	id, err := uuid.Parse(s)
 	return id, err == nil && id.String() == s
@@ -124,33 +149,39 @@ func (f *fields) required(name string) (string, bool) {
 	switch {
 	case !there:
 		f.fail("invalid-field", name+" is missing.", name)
-	case v.kind != stringValue:
+	case v.Kind != strictjson.String:
 		f.fail("invalid-field", name+" must be a string.", name)
 	default:
-		return v.text, true
+		return v.Text, true
 	}
 	return "", false
 }
 
-// text reads an optional string of at most limit characters; breaks: line feeds and tabs are allowed in it.
+// text reads an optional string of at most limit characters. breaks allows line feeds and tabs.
 func (f *fields) text(name string, limit int, breaks bool) string {
 	v, there := f.get(name)
 	if !there {
 		return ""
 	}
+
 	f.check(v, limit, breaks, name)
-	return v.text
+	return v.Text
 }
 
-func (f *fields) check(v value, limit int, breaks bool, path ...string) {
+func (f *fields) check(v strictjson.Value, limit int, breaks bool, path ...string) {
 	name := strings.Join(shortAll(path), ".")
+	forbidden := func(r rune) bool {
+		return unicode.IsControl(r) && (!breaks || r != '\n' && r != '\t')
+	}
+
 	switch {
-	case v.kind != stringValue:
-		f.fail("invalid-field", name+" must be a string; leave it out instead of null.", path...)
-	case utf8.RuneCountInString(v.text) > limit:
-		f.fail("invalid-field", fmt.Sprintf("%s must not be longer than %d characters.", name, limit), path...)
-	case strings.ContainsFunc(v.text, func(r rune) bool { return unicode.IsControl(r) && (!breaks || r != '\n' && r != '\t') }):
-		f.fail("invalid-field", name+" must not have control characters.", path...)
+	case v.Kind != strictjson.String:
+		f.fail("invalid-field", name+" must be a string; omit it instead of sending null.", path...)
+	case utf8.RuneCountInString(v.Text) > limit:
+		f.fail("invalid-field",
+			fmt.Sprintf("%s must not be longer than %d characters.", name, limit), path...)
+	case strings.ContainsFunc(v.Text, forbidden):
+		f.fail("invalid-field", name+" must not contain control characters.", path...)
 	}
 }
 
@@ -167,38 +198,42 @@ func (f *fields) metadata(name string) map[string]string {
 	switch {
 	case !there:
 		return pairs
-	case v.kind != objectValue:
+	case v.Kind != strictjson.Object:
 		f.fail("invalid-field", name+" must be an object of strings.", name)
 		return pairs
-	case len(v.members) > maxMetadata:
-		f.fail("invalid-field", fmt.Sprintf("%s must not have more than %d members.", name, maxMetadata), name)
+	case len(v.Members) > maxMetadata:
+		f.fail("invalid-field",
+			fmt.Sprintf("%s must not have more than %d members.", name, maxMetadata), name)
 		return pairs
 	}
-	for _, m := range v.members {
-		if m.name == "" {
-			f.fail("invalid-field", name+" has a member with an empty name.", name, m.name)
+
+	for _, m := range v.Members {
+		if m.Name == "" {
+			f.fail("invalid-field", name+" has a member with an empty name.", name, m.Name)
 		}
-		before := len(f.errors)
-		f.check(value{kind: stringValue, text: m.name}, maxMetadataKey, false, name, m.name)
+
+		// One mistake per member is enough: its value is checked if its name is good.
+		before, key := len(f.errors), strictjson.Value{Kind: strictjson.String, Text: m.Name}
+		f.check(key, maxMetadataKey, false, name, m.Name)
 		if len(f.errors) == before {
-			f.check(m.value, maxMetadataValue, false, name, m.name)
+			f.check(m.Value, maxMetadataValue, false, name, m.Name)
 		}
-		pairs[m.name] = m.value.text
+		pairs[m.Name] = m.Value.Text
 	}
 	return pairs
 }
 
-// What a client sent is quoted back only so far: otherwise a name of 64 KiB, or thousands of short
-// ones, would make an answer many times as large as the request.
+// Limits on what is quoted back from a request. Without them a name of 64 KiB, or thousands of
+// short ones, would make an answer many times larger than the request.
 const (
 	maxErrors = 50
 	maxQuoted = 64 // characters
 )
 
-// short cuts a name that the client chose to maxQuoted characters.
+// short cuts a name chosen by the client to maxQuoted characters.
 func short(name string) string {
 	n := 0
-	for i := range name {
+	for i := range name { // by character
 		if n == maxQuoted {
 			return name[:i] + "…"
 		}
@@ -215,14 +250,16 @@ func shortAll(names []string) []string {
 	return all
 }
 
-// pointer writes a JSON Pointer as a URI fragment. A name that is too long to be quoted is cut here
-// too: it points at nothing, and no member of ours is that long.
+// pointer returns a JSON Pointer as a URI fragment. Names too long to be quoted are cut here too:
+// no member of ours is that long.
 func pointer(path ...string) string {
+	escape := strings.NewReplacer("~", "~0", "/", "~1")
+
 	var b strings.Builder
 	b.WriteByte('#')
 	for _, p := range shortAll(path) {
 		b.WriteByte('/')
-		b.WriteString(url.PathEscape(strings.NewReplacer("~", "~0", "/", "~1").Replace(p)))
+		b.WriteString(url.PathEscape(escape.Replace(p)))
 	}
 	return b.String()
 }

@@ -20,7 +20,7 @@ import (
 )
 
 // Of 50 requests, 32 are with the committers, and the neighbour's comes right behind these.
-func TestATenantThatFloodsWaitsBehindItselfAndAllOfItIsDone(t *testing.T) {
+func TestFloodWaitsBehindItselfAndIsExecuted(t *testing.T) {
 	t.Parallel()
 	const flood, let = 50, 32
 	g := startGrouped(t, groupcommit.Options{Committers: 1}, func(o *httpapi.Options) { o.TenantMax = flood })
@@ -46,7 +46,7 @@ func TestATenantThatFloodsWaitsBehindItselfAndAllOfItIsDone(t *testing.T) {
 }
 
 // Otherwise a tenant would be refused from its TENANT_MAX-th failure on.
-func TestShareIsFreeAfterFailure(t *testing.T) {
+func TestShareIsReturnedAfterFailure(t *testing.T) {
 	t.Parallel()
 	var submits atomic.Int64
 	a := start(t, func(o *httpapi.Options) {
@@ -117,7 +117,7 @@ func (c counter) Write(p []byte) (int, error) {
 }
 
 // A client's one token is given back whenever nothing was executed for it.
-func TestTokenIsGivenBack(t *testing.T) {
+func TestRateTokenIsReturned(t *testing.T) {
 	t.Parallel()
 	const body = `{"currency":"USD"}`
 	once := func(o *httpapi.Options) { o.RateLimit = 0.001 } // one, and the next in a quarter of an hour

@@ -76,7 +76,8 @@ func (g *grouped) shut(t *testing.T) (open func()) {
 	return open
 }
 
-// inOneBatch sends requests so that they are committed together, in this order. The group has one committer.
+// inOneBatch sends requests so that they are committed together, in this order. The group has one
+// committer.
 func (g *grouped) inOneBatch(t *testing.T, c caller, requests ...func() answer) []answer {
 	t.Helper()
 	open := g.shut(t)
@@ -157,7 +158,7 @@ func (a *api) number(t *testing.T, sql string, args ...any) (n int) {
 	return n
 }
 
-func TestOfTwoRequestsForOneKeyInOneBatchOneIsExecuted(t *testing.T) {
+func TestBatchExecutesSameKeyOnce(t *testing.T) {
 	t.Parallel()
 	g := startGrouped(t, groupcommit.Options{Committers: 1}, nil)
 	c := g.caller
@@ -181,7 +182,7 @@ func TestOfTwoRequestsForOneKeyInOneBatchOneIsExecuted(t *testing.T) {
 	g.wantBalanced(t)
 }
 
-func TestOfTwoPaymentsInOneBatchWithMoneyForOneTheSecondIsDeclined(t *testing.T) {
+func TestBatchDeclinesSecondPaymentWithoutFunds(t *testing.T) {
 	t.Parallel()
 	g := startGrouped(t, groupcommit.Options{Committers: 1}, nil)
 	c := g.caller
@@ -193,7 +194,7 @@ func TestOfTwoPaymentsInOneBatchWithMoneyForOneTheSecondIsDeclined(t *testing.T)
 	g.wantBalanced(t)
 }
 
-func TestPaymentsThatAllTouchOneAccountNeitherDeadlockNorLoseMoney(t *testing.T) {
+func TestHotAccountNeverDeadlocksOrLosesMoney(t *testing.T) {
 	t.Parallel()
 	const callers, each = 32, 8
 	g := startGrouped(t, groupcommit.Options{Committers: 4, Most: 10}, nil)
@@ -228,8 +229,9 @@ func TestPaymentsThatAllTouchOneAccountNeitherDeadlockNorLoseMoney(t *testing.T)
 	g.wantBalanced(t)
 }
 
-// The flooder has more requests than its share; nothing is committed while the gate is shut, so all are there at once.
-func TestATenantThatFloodsIsRefusedBeyondItsShareAndNobodyElseIs(t *testing.T) {
+// The flooder has more requests than its share; nothing is committed while the gate is shut, so all
+// are there at once.
+func TestFloodBeyondShareIsRefusedForItsTenantOnly(t *testing.T) {
 	t.Parallel()
 	const share, flood = 5, 70
 	g := startGrouped(t, groupcommit.Options{Committers: 1, Queue: 20}, func(o *httpapi.Options) { o.TenantMax = share })
@@ -282,7 +284,7 @@ func TestATenantThatFloodsIsRefusedBeyondItsShareAndNobodyElseIs(t *testing.T) {
 	}
 }
 
-func TestWhenTheCommitIsLostAndNobodyCanBeAskedTheOutcomeIsUnknownUntilTheRepeat(t *testing.T) {
+func TestLostCommitIsUnknownUntilRepeated(t *testing.T) {
 	t.Parallel()
 	for fate, replayed := range map[pgproxy.Fate]string{pgproxy.LoseReply: "true", pgproxy.LoseRequest: "false"} {
 		t.Run(fate.String(), func(t *testing.T) {
@@ -333,7 +335,8 @@ func TestWhenTheCommitIsLostAndNobodyCanBeAskedTheOutcomeIsUnknownUntilTheRepeat
 	}
 }
 
-// Beyond the rate a replay does not go through Submit. It is a promise all the same: sent when its COMMIT has gone through.
+// Beyond the rate a replay does not go through Submit. It is a promise all the same: sent when its
+// COMMIT has gone through.
 func TestReplayBeyondRateIsCommitted(t *testing.T) {
 	t.Parallel()
 	var away atomic.Bool
@@ -422,7 +425,7 @@ func TestLockedAccountIsUnavailable(t *testing.T) {
 	}
 }
 
-func TestAQueueThatIsFullIsToldWithRetryAfter(t *testing.T) {
+func TestFullQueueSendsRetryAfter(t *testing.T) {
 	t.Parallel()
 	g := startGrouped(t, groupcommit.Options{Committers: 1, Queue: 1}, nil)
 	open := g.shut(t)

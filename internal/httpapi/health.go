@@ -2,29 +2,28 @@ package httpapi
 
 import (
 	"context"
-	"net/http"
 	"time"
-
-	"github.com/oncepay/oncepay/internal/idempotency"
 )
 
 type health struct {
 	Status string `json:"status"`
 }
 
-// live says that the process answers, and no more: a database that is down is no reason to restart the API.
-func (s *server) live(http.Header, *http.Request) (idempotency.Response, error) {
-	return ok(health{"live"}), nil
-}
+// live reports that the process answers, nothing more: restarting the API does not repair a
+// database.
+func live(*call) (response, error) { return ok(health{"live"}), nil }
 
-// ready says whether requests should be sent here.
-func (s *server) ready(_ http.Header, r *http.Request) (idempotency.Response, error) {
-	if s.Ready != nil {
-		ctx, cancel := context.WithTimeout(r.Context(), 2*time.Second)
-		defer cancel()
-		if err := s.Ready(ctx); err != nil {
-			return idempotency.Response{}, refuse("unavailable", "Send requests to another instance.").with("Retry-After", soon()).because(err)
-		}
+// ready reports whether requests should be sent to this instance.
+func (s *server) ready(c *call) (response, error) {
+	if s.Ready == nil {
+		return ok(health{"ready"}), nil
+	}
+
+	ctx, cancel := context.WithTimeout(c.Context(), 2*time.Second)
+	defer cancel()
+	if err := s.Ready(ctx); err != nil {
+		return response{}, refuse("unavailable", "Send requests to another instance.").
+			with("Retry-After", soon()).because(err)
 	}
 	return ok(health{"ready"}), nil
 }

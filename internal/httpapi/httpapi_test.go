@@ -22,7 +22,8 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-// api is the whole of it: a server, a database of its own, and a tenant with a client that may fund.
+// api is the whole of it: a server, a database of its own, and a tenant with a client that may
+// fund.
 type api struct {
 	*httptest.Server
 	owner   *pgxpool.Pool
@@ -60,7 +61,6 @@ func start(t *testing.T, change func(*httpapi.Options)) *api {
 		Write:       a.write,
 		Read:        a.read,
 		Credentials: credentials.NewVerifier(a.write, time.Now),
-		CursorKey:   []byte("the same at every instance"),
 		Observe: func(_ context.Context, seen httpapi.Observation) {
 			a.mu.Lock()
 			defer a.mu.Unlock()

@@ -40,7 +40,7 @@ func extended(member string) string {
 	return strings.TrimSuffix(replaced("", ""), "}") + "," + member + "}"
 }
 
-func TestBadInputIsRefusedWithAProblemAndReachesNothing(t *testing.T) {
+func TestBadInputIsRefusedAndStoresNothing(t *testing.T) {
 	t.Parallel()
 	a := start(t, func(o *httpapi.Options) {
 		o.Submit = func(_ context.Context, r payments.Request) (idempotency.Answer, error) {

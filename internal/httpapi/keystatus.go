@@ -11,31 +11,35 @@ import (
 	"github.com/oncepay/oncepay/internal/idempotency"
 )
 
-// keyStatus is what became of a key. What is not known yet is null.
+// keyStatus is the state of a key. Fields that are not known yet are null.
 type keyStatus struct {
 	Key            string     `json:"key"`
 	Status         string     `json:"status"` // unknown, in_progress or completed
 	ResponseStatus *int       `json:"response_status"`
-	Resource       *string    `json:"resource"` // where the thing that was made is
+	Resource       *string    `json:"resource"` // path of what was created
 	FirstSeen      *time.Time `json:"first_seen"`
 	Expires        *time.Time `json:"expires"`
 }
 
-// getKey tells what became of a key of the client that asks, without taking the key's lock: asking never disturbs.
-func (s *server) getKey(_ http.Header, r *http.Request) (idempotency.Response, error) {
-	key, err := pathKey(r)
+// getKey returns the state of one of the client's own keys. It does not take the key's lock, so it
+// disturbs no attempt.
+func (s *server) getKey(c *call) (response, error) {
+	key, err := pathKey(c.Request)
 	if err != nil {
-		return idempotency.Response{}, err
+		return response{}, err
 	}
-	exchangeOf(r).seen.Key = key
-	if _, err := newQuery(r); err != nil {
-		return idempotency.Response{}, err
+	c.observe.Key = key
+	if _, err := newQuery(c.Request); err != nil {
+		return response{}, err
 	}
-	who := exchangeOf(r).seen.Identity
-	a, err := s.peek(r.Context(), idempotency.Request{TenantID: who.TenantID, ClientID: who.ClientID, Key: key})
+
+	a, err := s.peek(c.Context(), idempotency.Request{
+		TenantID: c.tenant(), ClientID: c.identity.ClientID, Key: key,
+	})
 	if err != nil {
-		return idempotency.Response{}, err
+		return response{}, err
 	}
+
 	status := keyStatus{Key: key, Status: "unknown"}
 	switch a.State {
 	case idempotency.InProgress:
@@ -48,24 +52,26 @@ func (s *server) getKey(_ http.Header, r *http.Request) (idempotency.Response, e
 		}
 		first, expires := a.Date.UTC(), a.Expires.UTC()
 		status.FirstSeen, status.Expires = &first, &expires
-	case idempotency.New, idempotency.Mismatch, idempotency.Unreadable: // the latter two compare fingerprints: not here
+	default: // New; the other states compare fingerprints, which a GET does not have
 	}
 	return ok(status), nil
 }
 
-// pathKey reads {key}, the bare key percent-encoded. chi matches the path as it was sent if it has escapes that Go would
-// not write, and else decoded.
+// pathKey reads {key}, the bare key percent-encoded. chi matches RawPath if there is one, and
+// otherwise the decoded path.
 func pathKey(r *http.Request) (string, error) {
 	key, err := chi.URLParam(r, "key"), error(nil)
 	if r.URL.RawPath != "" {
 		key, err = url.PathUnescape(key)
 	}
 	if err == nil && (key == "" || len(key) > idempotency.MaxKeyLength) {
-		err = fmt.Errorf("%w: 1 to %d characters are allowed", idempotency.ErrKeyInvalid, idempotency.MaxKeyLength)
+		err = fmt.Errorf("%w: must have 1 to %d characters",
+			idempotency.ErrKeyInvalid, idempotency.MaxKeyLength)
 	}
+
 	for i := 0; err == nil && i < len(key); i++ {
 		if key[i] <= ' ' || key[i] > '~' {
-			err = fmt.Errorf("%w: only visible ASCII characters are allowed, without blanks", idempotency.ErrKeyInvalid)
+			err = fmt.Errorf("%w: must be visible ASCII without blanks", idempotency.ErrKeyInvalid)
 		}
 	}
 	return key, err

@@ -7,11 +7,12 @@ import (
 	"github.com/google/uuid"
 )
 
-// maxClients bounds the memory of limits. Client ids come from credentials, so a stranger cannot fill it.
+// maxClients bounds the memory of limits. Client ids come from credentials, so strangers cannot
+// fill it.
 const maxClients = 10_000
 
-// limits is a token bucket per client: rate tokens a second, and as many at once, at least one. Not x/time/rate, because a
-// token that bought a replay is given back, which that cannot do.
+// limits is a token bucket per client, of rate tokens a second and at least one. x/time/rate cannot
+// give a token back, which a replay does.
 type limits struct {
 	rate  float64
 	burst float64
@@ -23,18 +24,19 @@ type limits struct {
 
 type bucket struct {
 	tokens float64
-	at     time.Time // when tokens was right
+	at     time.Time // when tokens was computed
 }
 
 func newLimits(rate float64, now func() time.Time) *limits {
 	return &limits{rate: rate, burst: max(1, rate), now: now, buckets: map[uuid.UUID]*bucket{}}
 }
 
-// take takes a token of the client. If there is none it says after what time there will be one.
+// take takes a token of the client and returns 0, or returns how long until there is one.
 func (l *limits) take(client uuid.UUID) time.Duration {
 	if l.rate <= 0 {
 		return 0
 	}
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.now()
@@ -46,6 +48,7 @@ func (l *limits) take(client uuid.UUID) time.Duration {
 		b = &bucket{l.burst, now}
 		l.buckets[client] = b
 	}
+
 	b.tokens, b.at = l.level(b, now), now
 	if b.tokens < 1 {
 		return max(1, time.Duration((1-b.tokens)/l.rate*float64(time.Second)))
@@ -57,6 +60,7 @@ func (l *limits) take(client uuid.UUID) time.Duration {
 func (l *limits) giveBack(client uuid.UUID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if b := l.buckets[client]; b != nil {
 		b.tokens = min(l.burst, b.tokens+1)
 	}
@@ -66,13 +70,14 @@ func (l *limits) level(b *bucket, now time.Time) float64 {
 	return min(l.burst, b.tokens+l.rate*now.Sub(b.at).Seconds())
 }
 
-// evict makes room. A full bucket is as good as none; if there is none of those, some client gets a burst too many.
+// evict makes room. It drops full buckets, which hold no information, and otherwise any one, at the
+// cost of one burst.
 func (l *limits) evict(now time.Time) {
-	var some uuid.UUID
+	var victim uuid.UUID
 	for client, b := range l.buckets {
-		if some = client; l.level(b, now) >= l.burst {
+		if victim = client; l.level(b, now) >= l.burst {
 			delete(l.buckets, client)
 		}
 	}
-	delete(l.buckets, some)
+	delete(l.buckets, victim)
 }

@@ -14,62 +14,73 @@ import (
 	"github.com/oncepay/oncepay/internal/payments"
 )
 
-// post handles a POST under an Idempotency-Key: what decode makes of the body is submitted, and the answer, the first one
-// or its replay, is sent as it is.
-func (s *server) post(route string, decode decoder) http.HandlerFunc {
-	return s.serve(func(h http.Header, r *http.Request) (idempotency.Response, error) {
-		x := exchangeOf(r)
-		if x.keyErr != nil {
-			x.seen.Outcome = "invalid"
-			return idempotency.Response{}, x.keyErr
+// post handles a POST under an Idempotency-Key: it decodes the body, submits the command and sends
+// the answer, first or replayed, as it was stored.
+func (s *server) post(route string, decode decoder) handler {
+	return func(c *call) (response, error) {
+		if c.keyErr != nil {
+			c.observe.Outcome = "invalid"
+			return response{}, c.keyErr
 		}
-		body, err := readBody(r)
+
+		// Everything the client sent is read and checked before any transaction begins.
+		body, err := readBody(c.Request)
 		if err != nil {
-			return idempotency.Response{}, err
+			return response{}, err
 		}
 		command, canonical, err := decode(body)
 		if err != nil {
-			return idempotency.Response{}, err
+			return response{}, err
 		}
-		request := s.request(r, x, route, command, canonical)
-		wait, asked := preferredWait(r.Header)
+
+		wait, asked := preferredWait(c.Header)
 		if asked {
-			h.Set("Preference-Applied", "wait="+strconv.Itoa(int(wait.Seconds())))
+			c.header.Set("Preference-Applied", "wait="+strconv.Itoa(int(wait.Seconds())))
 		}
-		answer, err := s.submit(r.Context(), request, wait)
+
+		r := s.request(c, route, command, canonical)
+		answer, err := s.submit(c.Context(), r, wait)
 		if answer.State != 0 {
-			x.seen.Outcome = answer.State.String()
+			c.observe.Outcome = answer.State.String()
 		}
 		if err != nil {
-			return idempotency.Response{}, err
+			return response{}, err
 		}
-		return answered(h, answer)
-	})
+		return answered(c.header, answer)
+	}
 }
 
-func (s *server) request(r *http.Request, x *exchange, route string, command payments.Command, canonical []byte) payments.Request {
-	who := x.seen.Identity
-	if c, ok := command.(payments.CreatePayment); ok {
-		c.MayFund = who.Has(credentials.ScopeFund) // after the canonical bytes were made
-		command = c
+func (s *server) request(
+	c *call, route string, command payments.Command, canonical []byte,
+) payments.Request {
+	// What the credential may do is not part of the canonical bytes: see decoder.
+	if payment, ok := command.(payments.CreatePayment); ok {
+		payment.MayFund = c.identity.Has(credentials.ScopeFund)
+		command = payment
 	}
-	request := payments.Request{
+
+	fingerprint := idempotency.NewFingerprint(c.tenant(), c.Method, route, nil, canonical)
+	r := payments.Request{
 		Request: idempotency.Request{
-			TenantID: who.TenantID, ClientID: who.ClientID, Key: x.seen.Key, RequestID: x.seen.RequestID,
-			Fingerprint: idempotency.NewFingerprint(who.TenantID, r.Method, route, nil, canonical),
+			TenantID: c.tenant(), ClientID: c.identity.ClientID, Key: c.key, RequestID: c.id,
+			Fingerprint: fingerprint,
 		},
-		Method: r.Method, Route: route, Command: command,
+		Method: c.Method, Route: route, Command: command,
 	}
 	if s.Headers != nil {
-		request.Headers = s.Headers(r.Context())
+		r.Headers = s.Headers(c.Context())
 	}
-	return request
+	return r
 }
 
-// submit executes r or finds its answer. While an account is locked by somebody else it waits, outside the tenant's share. While another attempt is at work under the key it looks again and again for up to
-// wait, outside any lock and with no transaction open in between.
-func (s *server) submit(ctx context.Context, r payments.Request, wait time.Duration) (idempotency.Answer, error) {
+// submit executes r or finds its answer. While another session holds an account's lock it waits,
+// outside the tenant's share. While another attempt under the key is running it polls for up to
+// wait, with no lock or transaction open.
+func (s *server) submit(
+	ctx context.Context, r payments.Request, wait time.Duration,
+) (idempotency.Answer, error) {
 	until, pause := time.Now().Add(wait), minPause
+
 	for {
 		answer, err := s.attempt(ctx, r)
 		if err == nil && answer.State == idempotency.Busy && s.Await != nil && s.Await(ctx, r) {
@@ -78,6 +89,7 @@ func (s *server) submit(ctx context.Context, r payments.Request, wait time.Durat
 		if err != nil || answer.State != idempotency.InProgress {
 			return answer, err
 		}
+
 		for answer.State == idempotency.InProgress {
 			if !sleep(ctx, min(pause, time.Until(until))) {
 				return answer, nil
@@ -87,41 +99,44 @@ func (s *server) submit(ctx context.Context, r payments.Request, wait time.Durat
 				return answer, err
 			}
 		}
-		// The other attempt is over: this one's turn, to do the work if nothing was left behind, or to be given the answer as
-		// every repeat is, from the primary and durable.
+
+		// The other attempt is over. Try again, to do the work if it left nothing behind, or to get
+		// its answer from the primary, durable like every replay.
 	}
 }
 
-// attempt submits r if its client is within its rate and its tenant within its share. If not, the key is only looked at: a finished
-// one gets its replay.
+// attempt submits r if it is admitted. Otherwise it only looks the key up: a finished one still
+// gets its replay.
 func (s *server) attempt(ctx context.Context, r payments.Request) (idempotency.Answer, error) {
-	if again := s.limits.take(r.ClientID); again > 0 {
-		return s.replayOr(ctx, r, refuse("rate-limited", "Nothing was done. Repeat the identical request later.").with("Retry-After", seconds(again)))
+	place, err := s.admission.work(ctx, r.TenantID, r.ClientID)
+
+	var refusal *problem
+	switch {
+	case errors.As(err, &refusal):
+		return s.replayOr(ctx, r, refusal)
+	case err != nil:
+		return idempotency.Answer{}, err
 	}
-	if err := s.shares.take(ctx, r.TenantID); err != nil {
-		s.limits.giveBack(r.ClientID)
-		if !errors.Is(err, errTooMany) {
-			return idempotency.Answer{}, err
-		}
-		return s.replayOr(ctx, r, refuse("rate-limited", "Nothing was done: too many requests of this tenant are being worked on. Repeat the identical request later.").
-			with("Retry-After", soon()))
-	}
-	defer s.shares.giveBack(r.TenantID)
+	defer place.leave()
+
 	answer, err := s.Submit(ctx, r)
 	if err == nil && answer.State != idempotency.New {
-		s.limits.giveBack(r.ClientID) // nothing was executed
+		place.refund() // nothing was executed
 	}
 	return answer, err
 }
 
-// replayOr returns the stored answer of a finished key, and refuses a new one, or any when too many want to look at theirs. It
-// does not wait for the committers, but for the synchronous standby like every other replay.
-func (s *server) replayOr(ctx context.Context, r payments.Request, refusal *problem) (idempotency.Answer, error) {
-	done := s.looks.take(ctx, r.TenantID)
+// replayOr returns the stored answer of a finished key and refuses a new one. It bypasses the
+// committers, but waits for the synchronous standby like every other replay.
+func (s *server) replayOr(
+	ctx context.Context, r payments.Request, refusal *problem,
+) (idempotency.Answer, error) {
+	done := s.admission.look(ctx, r.TenantID)
 	if done == nil {
 		return idempotency.Answer{}, refusal
 	}
 	defer done()
+
 	answer, err := idempotency.Find(ctx, s.Write, r.Request, s.Retention)
 	if err == nil && answer.State == idempotency.New {
 		return idempotency.Answer{}, refusal
@@ -129,19 +144,21 @@ func (s *server) replayOr(ctx context.Context, r payments.Request, refusal *prob
 	return answer, err
 }
 
-func (s *server) peek(ctx context.Context, r idempotency.Request) (a idempotency.Answer, err error) {
-	err = s.read(ctx, r.TenantID, func(tx pgx.Tx) (err error) {
-		a, err = idempotency.Peek(ctx, tx, r, s.Retention)
-		return err
+// peek returns the state of a key without taking its lock.
+func (s *server) peek(
+	ctx context.Context, r idempotency.Request,
+) (idempotency.Answer, error) {
+	return read(ctx, s, r.TenantID, func(tx pgx.Tx) (idempotency.Answer, error) {
+		return idempotency.Peek(ctx, tx, r, s.Retention)
 	})
-	return a, err
 }
 
-// answered tells a client in headers what kind of answer it gets.
-func answered(h http.Header, a idempotency.Answer) (idempotency.Response, error) {
+// answered makes the response to an answer. Headers tell a first answer from a replay.
+func answered(h http.Header, a idempotency.Answer) (response, error) {
 	if !a.Expires.IsZero() {
 		h.Set("Idempotency-Key-Expires", httpDate(a.Expires))
 	}
+
 	switch a.State {
 	case idempotency.New:
 		h.Set("Idempotent-Replayed", "false")
@@ -150,20 +167,24 @@ func answered(h http.Header, a idempotency.Answer) (idempotency.Response, error)
 		h.Set("Original-Request-Id", a.RequestID)
 		h.Set("Original-Date", httpDate(a.Date))
 	case idempotency.InProgress:
-		return a.Response, refuse("request-in-progress", "Repeat the identical request with the same key to get its answer.").with("Retry-After", "1")
+		return response{}, refuse("request-in-progress",
+			"Repeat the identical request with the same key to get its answer.").
+			with("Retry-After", "1")
 	case idempotency.Mismatch:
-		return a.Response, refuse("idempotency-key-reused", "This key belongs to another request, which was answered. Nothing was done; send this one under a new key.")
+		return response{}, refuse("idempotency-key-reused",
+			"This key belongs to another request, which has been answered. "+
+				"Nothing was done; use a new key.")
 	case idempotency.Busy:
-		return a.Response, refuse("unavailable", "Nothing was done: an account is locked. Repeat the identical request later with the same key.").with("Retry-After", soon())
-	default: // Unreadable: while a deploy is under way; an instance of the newer version can tell
-		return a.Response, refuse("idempotency-key-unreadable", "Nothing was done. Repeat the identical request later with the same key.").with("Retry-After", soon())
+		return response{}, refuse("unavailable",
+			"Nothing was done: an account is locked. "+
+				"Repeat the identical request later with the same key.").later()
+	default: // Unreadable: during a deploy, an instance of the newer version can read it
+		return response{}, refuse("idempotency-key-unreadable",
+			"Nothing was done. Repeat the identical request later with the same key.").later()
 	}
-	return a.Response, nil
+
+	r := a.Response
+	return response{r.Status, r.ContentType, r.Location, r.Body}, nil
 }
 
 func httpDate(t time.Time) string { return t.UTC().Format(http.TimeFormat) }
-
-// seconds rounds up: who comes a moment too early is refused again.
-func seconds(d time.Duration) string {
-	return strconv.Itoa(int((d + time.Second - 1) / time.Second))
-}

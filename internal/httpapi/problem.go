@@ -6,8 +6,6 @@ import (
 	"net/http"
 
 	"github.com/google/uuid"
-
-	"github.com/oncepay/oncepay/internal/idempotency"
 )
 
 // problem is an RFC 9457 problem document, and the error that becomes one.
@@ -23,39 +21,39 @@ type problem struct {
 	PaymentID *uuid.UUID   `json:"payment_id,omitempty"` // of the payment that was declined
 	Errors    []fieldError `json:"errors,omitempty"`
 
-	header map[string]string // goes with the answer: Retry-After, Allow …
-	cause  error             // hidden from the client; for the log
+	header map[string]string // sent with the answer: Retry-After, Allow …
+	cause  error             // logged, hidden from the client
 }
 
-// fieldError is one thing that is wrong with a request: with a member of its body, or with a parameter of its query.
+// fieldError is one mistake in a request, in a member of its body or a parameter of its query.
 type fieldError struct {
-	Pointer   string `json:"pointer,omitempty"` // JSON Pointer as a URI fragment (RFC 6901 section 6), as RFC 9457 shows it
+	Pointer   string `json:"pointer,omitempty"` // JSON Pointer as a URI fragment (RFC 6901)
 	Parameter string `json:"parameter,omitempty"`
 	Code      string `json:"code"`
 	Detail    string `json:"detail"`
 }
 
-// What a client can do after a problem, so that it need not guess.
+// What a client can do after a problem.
 const (
 	retrySameKey = "same-key" // repeat the identical request under the same key
-	retryNewKey  = "new-key"  // this key is spent; the request may do better later or changed, under a new key
-	retryNever   = "never"    // repeating it is of no use; a mended request is another request, under a new key
+	retryNewKey  = "new-key"  // later or changed, the request may succeed under a new key
+	retryNever   = "never"    // repeating is useless; a corrected request is another request
 )
 
-// typePrefix begins every problem type. A relative reference with a full path, as RFC 9457 section 3.1.1 allows: it
-// is compared, not fetched, and claims no host name.
+// typePrefix begins every problem type. It is a relative reference, as RFC 9457 section 3.1.1
+// allows: clients compare types and do not fetch them.
 const typePrefix = "/problems/"
 
-// kinds has every code that the API answers with. Codes are a promise: they are not renamed.
+// kinds lists every code of the API. Codes are a promise: they are not renamed.
 var kinds = map[string]struct {
 	status int
 	title  string
 	retry  string
 }{
-	// Refused before anything was looked at.
+	// Refused before anything is looked up.
 	"unauthorized":           {401, "The credential is missing or not valid", retryNever},
 	"not-found":              {404, "There is no such resource", retryNever},
-	"method-not-allowed":     {405, "The resource does not have this method", retryNever},
+	"method-not-allowed":     {405, "The resource does not support this method", retryNever},
 	"request-timeout":        {408, "The body did not arrive in time", retrySameKey},
 	"body-too-large":         {413, "The body is too large", retryNever},
 	"unsupported-media-type": {415, "The body must be application/json in UTF-8", retryNever},
@@ -67,40 +65,44 @@ var kinds = map[string]struct {
 	"idempotency-key-missing":    {400, "The Idempotency-Key header is missing", retryNever},
 	"idempotency-key-invalid":    {400, "The Idempotency-Key is not valid", retryNever},
 	"idempotency-key-reused":     {422, "The Idempotency-Key was used for another request", retryNewKey},
-	"idempotency-key-unreadable": {503, "The Idempotency-Key was stored by another version of the service", retrySameKey},
-	"request-in-progress":        {409, "A request with this Idempotency-Key is being worked on", retrySameKey},
+	"idempotency-key-unreadable": {503, "The key was stored by another version of the service", retrySameKey},
+	"request-in-progress":        {409, "A request with this Idempotency-Key is in progress", retrySameKey},
 
 	// About the form of the body.
 	"malformed-json":   {400, "The body is not one well-formed JSON object", retryNever},
-	"invalid-encoding": {400, "The body has characters that are not valid Unicode text", retryNever},
+	"invalid-encoding": {400, "The body contains invalid Unicode text", retryNever},
 	"duplicate-member": {400, "The body names a member twice", retryNever},
-	"unknown-field":    {422, "The body has a member that is not known", retryNever},
+	"unknown-field":    {422, "The body has an unknown member", retryNever},
 	"invalid-field":    {422, "A member of the body is missing or not valid", retryNever},
 	"invalid-amount":   {422, "The amount is not valid", retryNever},
-	"invalid-currency": {422, "The currency is not known", retryNever},
+	"invalid-currency": {422, "The currency is unknown", retryNever},
 	"same-account":     {422, "Source and destination are the same account", retryNever},
 
-	// Decided on data: stored under the key and replayed. Their codes are those of payments.Code.
+	// Decided on data, stored under the key and replayed. The codes are those of payments.Code.
 	"insufficient-funds":    {402, "The source account has insufficient funds", retryNewKey},
-	"unknown-account":       {422, "The account is not known", retryNewKey},
-	"amount-out-of-range":   {422, "A balance would leave the range of numbers", retryNewKey},
+	"unknown-account":       {422, "The account is unknown", retryNewKey},
+	"amount-out-of-range":   {422, "A balance would overflow", retryNewKey},
 	"currency-mismatch":     {422, "The account is kept in another currency", retryNever},
 	"funding-forbidden":     {403, "The credential may not fund accounts", retryNewKey},
-	"system-account-exists": {409, "There is a system account in this currency", retryNever},
+	"system-account-exists": {409, "There already is a system account in this currency", retryNever},
 
 	// Not the client's fault.
 	"outcome-unknown": {503, "The outcome of the request is not known yet", retrySameKey},
 	"unavailable":     {503, "The service is not available", retrySameKey},
-	"internal":        {500, "Something unforeseen happened", retrySameKey},
+	"internal":        {500, "An internal error occurred", retrySameKey},
 }
 
-// refuse makes a problem. A code that is not in kinds is a programming error.
+// refuse returns a problem. It panics on a code that is not in kinds.
 func refuse(code, format string, args ...any) *problem {
 	k, ok := kinds[code]
 	if !ok {
 		panic("httpapi: problem without a kind: " + code)
 	}
-	return &problem{Type: typePrefix + code, Title: k.title, Status: k.status, Code: code, Retry: k.retry, Detail: fmt.Sprintf(format, args...)}
+
+	return &problem{
+		Type: typePrefix + code, Title: k.title, Status: k.status,
+		Code: code, Retry: k.retry, Detail: fmt.Sprintf(format, args...),
+	}
 }
 
 // with adds a header to the answer.
@@ -112,7 +114,10 @@ func (p *problem) with(name, value string) *problem {
 	return p
 }
 
-// because keeps what the client is not told.
+// later asks the client to wait a moment before it retries.
+func (p *problem) later() *problem { return p.with("Retry-After", soon()) }
+
+// because keeps the cause for the log.
 func (p *problem) because(err error) *problem {
 	p.cause = err
 	return p
@@ -129,17 +134,18 @@ func (p *problem) Unwrap() error { return p.cause }
 
 const problemJSON = "application/problem+json"
 
-func (p *problem) response() idempotency.Response {
-	return idempotency.Response{Status: p.Status, ContentType: problemJSON, Body: encode(p)}
+func (p *problem) response() response {
+	return response{status: p.Status, contentType: problemJSON, body: encode(p)}
 }
 
-func ok(v any) idempotency.Response {
-	return idempotency.Response{Status: http.StatusOK, ContentType: applicationJSON, Body: encode(v)}
+func ok(v any) response {
+	return response{status: http.StatusOK, contentType: applicationJSON, body: encode(v)}
 }
 
 const applicationJSON = "application/json"
 
-// encode makes the bytes of an answer. Only types of this package and of payments go in, and all of them can be encoded.
+// encode returns v as JSON. It is called with types of this package and of payments only, which
+// never fail.
 func encode(v any) []byte {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -23,7 +23,7 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-func TestARepeatGetsTheFirstAnswerByteForByte(t *testing.T) {
+func TestReplayIsTheFirstAnswerByteForByte(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
 	c := a.caller
@@ -107,7 +107,7 @@ func TestARepeatGetsTheFirstAnswerByteForByte(t *testing.T) {
 	}
 }
 
-func TestAKeyIsForOneRequestOfOneClient(t *testing.T) {
+func TestKeyBelongsToOneRequestOfOneClient(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
 	c := a.caller
@@ -143,7 +143,8 @@ func TestAKeyIsForOneRequestOfOneClient(t *testing.T) {
 	}
 }
 
-// hold claims a key of c as another attempt would, until the returned function is called: true commits an answer.
+// hold claims a key of c as another attempt would, until the returned function is called: true
+// commits an answer.
 func (c caller) hold(t *testing.T, key string) (finish func(commit bool)) {
 	t.Helper()
 	tx, err := c.api.write.Begin(t.Context())
@@ -181,7 +182,7 @@ func (c caller) hold(t *testing.T, key string) (finish func(commit bool)) {
 	}
 }
 
-func TestWhileAnAttemptRunsOthersAreToldSoOrWait(t *testing.T) {
+func TestConcurrentAttemptsConflictOrWait(t *testing.T) {
 	t.Parallel()
 	// waiting is told when a request with this id has been found in progress once.
 	waiting := make(chan string, 100)
@@ -260,7 +261,7 @@ func TestWhileAnAttemptRunsOthersAreToldSoOrWait(t *testing.T) {
 	})
 }
 
-func TestOfManyAtOnceOneTakesEffect(t *testing.T) {
+func TestConcurrentDuplicatesExecuteOnce(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
 	c := a.caller
@@ -289,7 +290,7 @@ func TestOfManyAtOnceOneTakesEffect(t *testing.T) {
 	}
 }
 
-func TestTheStatusOfAKey(t *testing.T) {
+func TestKeyStatus(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
 	c := a.caller
@@ -325,7 +326,7 @@ func TestTheStatusOfAKey(t *testing.T) {
 	c.get(t, "/api/v1/idempotency-keys/k?x=1").is(t, http.StatusBadRequest, "invalid-query")
 }
 
-func TestOverTheRateOnlyAnswersThatExistAreGiven(t *testing.T) {
+func TestOverRateServesReplaysOnly(t *testing.T) {
 	t.Parallel()
 	a := start(t, func(o *httpapi.Options) { o.RateLimit = 0.001 }) // one, and the next in a quarter of an hour
 	c := a.caller
@@ -346,7 +347,7 @@ func TestOverTheRateOnlyAnswersThatExistAreGiven(t *testing.T) {
 	}
 }
 
-func TestFailuresSayWhetherToRepeatAndNothingOfTheirCause(t *testing.T) {
+func TestFailuresTellRetryAndHideCause(t *testing.T) {
 	t.Parallel()
 	var fail error
 	a := start(t, func(o *httpapi.Options) {
@@ -402,7 +403,7 @@ func TestFailuresSayWhetherToRepeatAndNothingOfTheirCause(t *testing.T) {
 }
 
 // A client that closes its sending half has sent all it has to say, and is waiting for the answer.
-func TestARequestIsDoneAlthoughItsClientHasClosedItsHalf(t *testing.T) {
+func TestRequestRunsAfterClientHalfClose(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
 	conn, err := net.Dial("tcp", a.Listener.Addr().String())

@@ -1,6 +1,8 @@
 package httpapi_test
 
 import (
+	"encoding/base64"
+	"encoding/binary"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -38,7 +40,7 @@ func all[T any](t *testing.T, c caller, path string, params url.Values) (items [
 	}
 }
 
-func TestListsGoPageByPageNewestFirst(t *testing.T) {
+func TestListsPageNewestFirst(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
 	c := a.caller
@@ -122,7 +124,7 @@ func TestListsGoPageByPageNewestFirst(t *testing.T) {
 	}
 }
 
-func TestACursorIsGoodForItsOwnListOnly(t *testing.T) {
+func TestCursors(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
 	c := a.caller
@@ -130,29 +132,51 @@ func TestACursorIsGoodForItsOwnListOnly(t *testing.T) {
 	c.pay(t, x, y, 1)
 	next := func(path string) string { return *read[page[any]](t, c.get(t, path), http.StatusOK).NextCursor }
 	list, entries := "/api/v1/payments?limit=1", "/api/v1/accounts/"+x+"/entries?limit=1"
-	cursor, other := next(list), next(entries)
+	payment, entry := next(list), next(entries)
 
-	if got := c.get(t, "/api/v1/payments?limit=100&cursor="+cursor); got.status != http.StatusOK {
-		t.Errorf("another limit: %s", got.body)
-	}
-	forged := []string{"", "x", cursor[1:], cursor + "A", cursor + "%0A", cursor[:len(cursor)-1], strings.ToUpper(cursor), other}
-	for i := range cursor {
-		flipped := []byte(cursor)
-		if flipped[i] = 'A'; cursor[i] == 'A' {
-			flipped[i] = 'B'
+	encoded := base64.RawURLEncoding.EncodeToString
+	t.Run("malformed and of another kind of list", func(t *testing.T) {
+		for _, bad := range []string{
+			"", "x", payment[1:], payment[:len(payment)-1], payment + "A", payment + "%0A", strings.ToUpper(payment),
+			encoded(uuid.Max[:]), encoded(nil), entry,
+		} {
+			c.get(t, list+"&cursor="+bad).is(t, http.StatusBadRequest, "invalid-cursor")
 		}
-		forged = append(forged, string(flipped))
-	}
-	for _, f := range forged {
-		c.get(t, list+"&cursor="+f).is(t, http.StatusBadRequest, "invalid-cursor")
-	}
-	c.get(t, list+"&account="+x+"&cursor="+cursor).is(t, http.StatusBadRequest, "invalid-cursor")
-	c.get(t, list+"&to=2030-01-01T00:00:00Z&cursor="+cursor).is(t, http.StatusBadRequest, "invalid-cursor")
-	c.get(t, "/api/v1/accounts/"+y+"/entries?cursor="+other).is(t, http.StatusBadRequest, "invalid-cursor")
-	a.newTenant(t).get(t, list+"&cursor="+cursor).is(t, http.StatusBadRequest, "invalid-cursor")
+		number := func(n int64) string {
+			return encoded(binary.BigEndian.AppendUint64(nil, uint64(n)))
+		}
+		for _, bad := range []string{"", "x", entry[1:], entry + "AAAA", entry + "%0A", number(0), number(-1), payment} {
+			c.get(t, entries+"&cursor="+bad).is(t, http.StatusBadRequest, "invalid-cursor")
+		}
+	})
+
+	// A cursor is a position, nothing more: the tenant and the filters are those of the request.
+	t.Run("another limit", func(t *testing.T) {
+		if got := read[page[any]](t, c.get(t, "/api/v1/payments?limit=100&cursor="+payment), 200); len(got.Items) != 1 {
+			t.Errorf("%d payments, want the first one", len(got.Items))
+		}
+	})
+	t.Run("other filters", func(t *testing.T) {
+		if got := c.get(t, list+"&account="+y+"&cursor="+payment); got.body != `{"items":[],"next_cursor":null}` {
+			t.Errorf("payments of an account that has none before the cursor: %s", got.body)
+		}
+		if got := c.get(t, list+"&to=1960-01-01T00:00:00Z&cursor="+payment); got.body != `{"items":[],"next_cursor":null}` {
+			t.Errorf("a cursor after the end of the time filter: %s", got.body)
+		}
+		if got := read[page[any]](t, c.get(t, "/api/v1/accounts/"+y+"/entries?cursor="+entry), 200); len(got.Items) != 1 {
+			t.Errorf("%d entries of another account, want the one below the cursor's number", len(got.Items))
+		}
+	})
+	t.Run("another tenant", func(t *testing.T) {
+		stranger := a.newTenant(t)
+		if got := stranger.get(t, list+"&cursor="+payment); got.body != `{"items":[],"next_cursor":null}` {
+			t.Errorf("a stranger sees %s", got.body)
+		}
+		stranger.get(t, entries+"&cursor="+entry).is(t, http.StatusNotFound, "not-found")
+	})
 }
 
-func TestParametersAreReadStrictly(t *testing.T) {
+func TestQueryParametersAreStrict(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)
 	c := a.caller

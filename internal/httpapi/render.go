@@ -1,22 +1,23 @@
 package httpapi
 
 import (
-	"fmt"
 	"net/http"
 
 	"github.com/oncepay/oncepay/internal/idempotency"
 	"github.com/oncepay/oncepay/internal/payments"
 )
 
-// Render makes the answer to an outcome: the bytes that are stored before COMMIT, sent after it and sent again to every
-// repeat. So nothing of the attempt stands in them: a refusal is a problem without request_id, and its instance is the
-// declined payment, or the collection that was posted to.
+// Render returns the answer to an outcome: the bytes that are stored before COMMIT, sent after it
+// and sent again to every repeat. So they hold nothing of the attempt: a refusal is a problem
+// without request_id, and its instance is the declined payment or the collection.
 func Render(o payments.Outcome) idempotency.Response {
 	switch {
 	case o.Refusal != nil:
-		r := refused(o).response()
+		p := refused(o)
+		r := idempotency.Response{Status: p.Status, ContentType: problemJSON, Body: encode(p)}
 		if o.Payment != nil {
-			r.Location = paymentsPath + "/" + o.Payment.ID.String() // it was declined, and can be looked at
+			// A declined payment can be fetched.
+			r.Location = paymentsPath + "/" + o.Payment.ID.String()
 		}
 		return r
 	case o.Payment != nil:
@@ -28,11 +29,17 @@ func Render(o payments.Outcome) idempotency.Response {
 }
 
 func created(location string, v any) idempotency.Response {
-	return idempotency.Response{Status: http.StatusCreated, ContentType: applicationJSON, Location: location, Body: encode(v)}
+	return idempotency.Response{
+		Status:      http.StatusCreated,
+		ContentType: applicationJSON,
+		Location:    location,
+		Body:        encode(v),
+	}
 }
 
 func refused(o payments.Outcome) *problem {
 	p := refuse(string(o.Refusal.Code), "%s", reason(o.Refusal))
+
 	p.Instance = paymentsPath
 	if o.Refusal.Code == payments.SystemExists {
 		p.Instance = accountsPath
@@ -45,19 +52,23 @@ func refused(o payments.Outcome) *problem {
 }
 
 func reason(r *payments.Refusal) string {
+	about := "Account " + r.Account.String()
+
 	switch r.Code {
 	case payments.InsufficientFunds:
-		return fmt.Sprintf("Account %s has less than the amount. The payment was recorded as declined; no money moved.", r.Account)
+		return about + " holds less than the amount. " +
+			"The payment was recorded as declined; no money moved."
 	case payments.UnknownAccount:
-		return fmt.Sprintf("There is no account %s. No money moved.", r.Account)
+		return about + " does not exist. No money moved."
 	case payments.CurrencyMismatch:
-		return fmt.Sprintf("Account %s is kept in another currency than the payment's. No money moved.", r.Account)
+		return about + " is kept in another currency than the payment's. No money moved."
 	case payments.FundingForbidden:
-		return fmt.Sprintf("Account %s is a system account: to take money from it a credential needs the scope accounts:fund. No money moved.", r.Account)
+		return about + " is a system account: " +
+			"paying from it needs the scope accounts:fund. No money moved."
 	case payments.AmountOutOfRange:
-		return fmt.Sprintf("The balance of account %s would leave the range of 64-bit integers. No money moved.", r.Account)
+		return about + " cannot hold the resulting balance. No money moved."
 	case payments.SystemExists:
-		return "The tenant has a system account in this currency already."
+		return "The tenant already has a system account in this currency."
 	}
 	return "No money moved."
 }

@@ -8,81 +8,102 @@ import (
 	"net/http"
 	"runtime/debug"
 	"strconv"
+	"time"
 
-	"github.com/google/uuid"
+	"github.com/go-chi/chi/v5"
 
 	"github.com/oncepay/oncepay/internal/credentials"
-	"github.com/oncepay/oncepay/internal/idempotency"
 )
 
-// handler answers a request: it returns what is to be sent, or an error that becomes a problem. Headers beyond those of
-// the response go into header.
-type handler func(header http.Header, r *http.Request) (idempotency.Response, error)
+// handlerTimeout bounds the work for one request. It is longer than the database's own limits and
+// shorter than the server's WriteTimeout.
+const handlerTimeout = 8 * time.Second
 
-// serve runs h and writes what it returns.
+// handler answers a call. An error becomes a problem document.
+type handler func(*call) (response, error)
+
+// response is what is written to the client. Headers of single answers go into call.header.
+type response struct {
+	status      int
+	contentType string
+	location    string // empty: no Location header
+	body        []byte
+}
+
+// serve runs h, writes its answer and reports the request to Options.Observe.
 func (s *server) serve(h handler) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		response, err := h(w.Header(), r)
-		if err != nil {
-			response = s.fail(w.Header(), r, err)
+		start := time.Now()
+
+		// A fully received request runs even if the client disconnects, because net/http cannot
+		// tell a disconnect from a client that has only closed its sending half. The answer can be
+		// fetched under the key.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), handlerTimeout)
+		defer cancel()
+		c := newCall(w.Header(), r.WithContext(ctx))
+
+		if s.Observe != nil {
+			defer func() {
+				c.observe.Duration = time.Since(start)
+				c.observe.Route = chi.RouteContext(ctx).RoutePattern()
+				s.Observe(r.Context(), *c.observe)
+			}()
 		}
-		write(w, r, response)
+
+		defer s.recover(w, c)
+		answer, err := h(c)
+		if err != nil {
+			answer = s.fail(c, err)
+		}
+		write(w, c, answer)
 	}
 }
 
-// fail turns an error into its problem and makes the one log line of what the client is not told.
-func (s *server) fail(header http.Header, r *http.Request, err error) idempotency.Response {
-	x := exchangeOf(r)
+// fail turns an error into its problem, and logs the cause that the client is not told.
+func (s *server) fail(c *call, err error) response {
 	p := *problemFor(err)
-	p.Instance, p.RequestID = r.URL.EscapedPath(), x.seen.RequestID
+	p.Instance, p.RequestID = c.URL.EscapedPath(), c.id
 	for name, value := range p.header {
-		header.Set(name, value)
+		c.header.Set(name, value)
 	}
+
 	if p.Status >= http.StatusInternalServerError {
-		x.seen.Err = err
+		c.observe.Err = err
+		// The cause goes to the log and to Observe only.
 		level := slog.LevelError
 		if p.Status == http.StatusServiceUnavailable {
-			level = slog.LevelWarn // somebody else's outage, and as many lines as it has victims
+			level = slog.LevelWarn // an outage elsewhere, which logs a line per affected request
 		}
-		// A client that left took its request with it: nobody waits for the answer and nothing is broken. And strangers, who
-		// can be as many as they like, do not write the log.
-		if !errors.Is(r.Context().Err(), context.Canceled) && !errors.Is(err, credentials.ErrBusy) {
-			s.Log.Log(r.Context(), level, "request failed", "request_id", x.seen.RequestID, "code", p.Code, "error", err)
+		if !errors.Is(err, credentials.ErrBusy) { // strangers, as many as they like, do not write the log
+			s.Log.Log(c.Context(), level, "request failed",
+				"request_id", c.id, "code", p.Code, "error", err)
 		}
 	}
+
 	return p.response()
 }
 
-// write is the only place that writes to a client.
-func write(w http.ResponseWriter, r *http.Request, response idempotency.Response) {
-	h := w.Header()
-	h.Set("Content-Type", response.ContentType)
-	if response.Location != "" {
-		h.Set("Location", response.Location)
+// write is the only function that writes to a client.
+func write(w http.ResponseWriter, c *call, answer response) {
+	c.header.Set("Content-Type", answer.contentType)
+	if answer.location != "" {
+		c.header.Set("Location", answer.location)
 	}
-	h.Set("Content-Length", strconv.Itoa(len(response.Body))) // a cut answer must not look whole
-	exchangeOf(r).seen.Status = response.Status
-	w.WriteHeader(response.Status)
-	_, _ = w.Write(response.Body) // a client that is gone comes back with the same key
+	c.header.Set("Content-Length", strconv.Itoa(len(answer.body))) // makes a truncated answer detectable
+	c.observe.Status = answer.status
+
+	w.WriteHeader(answer.status)
+	_, _ = w.Write(answer.body) // a client that is gone retries with the same key
 }
 
-// recover answers a panic with a 500 that says nothing. Whatever transaction was open has been rolled back by its owner.
-func (s *server) recover(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		defer func() {
-			cause := recover()
-			if cause == nil {
-				return
-			}
-			x := exchangeOf(r)
-			if x.seen.Status != 0 {
-				panic(cause) // nothing sensible can follow what was written already: net/http cuts the connection
-			}
-			err := fmt.Errorf("panic: %v\n%s", cause, debug.Stack())
-			write(w, r, s.fail(w.Header(), r, err))
-		}()
-		next.ServeHTTP(w, r)
-	})
+// recover answers a panic with a 500. Any open transaction has been rolled back by its owner.
+func (s *server) recover(w http.ResponseWriter, c *call) {
+	cause := recover()
+	if cause == nil {
+		return
+	}
+	if c.observe.Status != 0 {
+		panic(cause) // part of the answer is on its way: let net/http cut the connection
+	}
+	write(w, c, s.fail(c, fmt.Errorf("panic: %v\n%s", cause, debug.Stack())))
 }
-
-func newID() string { return uuid.Must(uuid.NewV7()).String() }

@@ -14,46 +14,49 @@ import (
 )
 
 const (
-	// crowded is how many requests of a tenant are with the committers at a time while other tenants send as well. They are committed in
-	// the order in which they came, so whoever comes next waits for about as many.
-	crowded = 32
-	// left is how few of these must be left before the next are let through. So they come in waves, one batch each, and keep one committer
-	// busy rather than all.
-	left = crowded / 8
-	// company is how long after its last request a tenant counts as there.
-	company = 10 * time.Second
+	// maxInFlight is how many of a tenant's requests are with the committers while other tenants
+	// are active. Requests commit in the order they arrive, so the next tenant's request waits for
+	// about this many.
+	maxInFlight = 32
+	// lowWater is the in-flight count at which the next wave is admitted. Waves of one batch each
+	// keep one committer busy instead of all of them.
+	lowWater = maxInFlight / 8
+	// contentionWindow is how long after its last request a tenant counts as active.
+	contentionWindow = 10 * time.Second
 )
 
-// shares bounds what the API has in hand of each tenant, and lets one tenant's requests to the committers no faster than they are done, so
-// that they wait here, behind each other, and not in everybody's queue. A tenant without company may have all of it.
+// shares bounds the requests in progress of each tenant. While several tenants are active, it
+// passes a tenant's requests to the committers only as fast as they are done, so that they wait
+// here, behind each other, and not in the common queue. A tenant that is alone may use all of the
+// queue.
 type shares struct {
-	most int // in hand; 0: no bounds at all
+	most int // in progress; 0: unlimited
 	now  func() time.Time
 
 	mu      sync.Mutex
-	of      map[uuid.UUID]*share // tenants with requests in hand, no others
-	last    uuid.UUID            // who sent the latest request
-	changed time.Time            // when it was somebody else than before
+	of      map[uuid.UUID]*share // tenants with requests in progress, no others
+	last    uuid.UUID            // the tenant of the latest request
+	changed time.Time            // when the latest request was another tenant's than the one before
 }
 
 type share struct {
-	committing int
-	waiting    []chan struct{} // each is closed when it is its turn
+	inFlight int             // with the committers
+	waiting  []chan struct{} // each is closed when its turn comes
 }
 
 func newShares(most int, now func() time.Time) *shares {
 	return &shares{most: most, now: now, of: map[uuid.UUID]*share{}}
 }
 
-// errTooMany says that the tenant has as many in hand as it may.
-var errTooMany = errors.New("too many requests of this tenant are being worked on")
+var errTooMany = errors.New("too many requests of this tenant are in progress")
 
-// take waits until a request of the tenant may go to the committers. Without an error, giveBack follows. The error is errTooMany, or
-// groupcommit.ErrNotBegun when the request's time is up.
+// take waits until a request of the tenant may go to the committers. Call giveBack after a take
+// without an error. The error is errTooMany, or groupcommit.ErrNotBegun when ctx ends first.
 func (s *shares) take(ctx context.Context, tenant uuid.UUID) error {
 	if s.most <= 0 {
 		return nil
 	}
+
 	turn, err := s.enter(tenant)
 	if turn == nil {
 		return err
@@ -71,6 +74,7 @@ func (s *shares) take(ctx context.Context, tenant uuid.UUID) error {
 func (s *shares) enter(tenant uuid.UUID) (turn chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if tenant != s.last && s.last != uuid.Nil {
 		s.changed = s.now()
 	}
@@ -80,11 +84,12 @@ func (s *shares) enter(tenant uuid.UUID) (turn chan struct{}, err error) {
 		mine = &share{}
 		s.of[tenant] = mine
 	}
+
 	switch {
-	case mine.committing+len(mine.waiting) >= s.most:
+	case mine.inFlight+len(mine.waiting) >= s.most:
 		return nil, errTooMany
-	case mine.committing < s.width() && len(mine.waiting) == 0:
-		mine.committing++
+	case mine.inFlight < s.width() && len(mine.waiting) == 0:
+		mine.inFlight++
 		return nil, nil
 	}
 	turn = make(chan struct{})
@@ -94,15 +99,16 @@ func (s *shares) enter(tenant uuid.UUID) (turn chan struct{}, err error) {
 
 // width is how many of a tenant's requests may be with the committers now.
 func (s *shares) width() int {
-	if s.changed.IsZero() || s.now().Sub(s.changed) > company {
+	if s.changed.IsZero() || s.now().Sub(s.changed) > contentionWindow {
 		return s.most
 	}
-	return min(s.most, crowded)
+	return min(s.most, maxInFlight)
 }
 
 func (s *shares) leave(tenant uuid.UUID, turn chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	mine := s.of[tenant]
 	if i := slices.Index(mine.waiting, turn); i >= 0 {
 		mine.waiting = slices.Delete(mine.waiting, i, i+1)
@@ -115,22 +121,25 @@ func (s *shares) giveBack(tenant uuid.UUID) {
 	if s.most <= 0 {
 		return
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.done(tenant, s.of[tenant])
 }
 
 func (s *shares) done(tenant uuid.UUID, mine *share) {
-	mine.committing--
-	if mine.committing > left && s.width() < s.most {
+	mine.inFlight--
+	if mine.inFlight > lowWater && s.width() < s.most {
 		return
 	}
-	for len(mine.waiting) > 0 && mine.committing < s.width() {
+
+	// Admit the next wave.
+	for len(mine.waiting) > 0 && mine.inFlight < s.width() {
 		close(mine.waiting[0])
 		mine.waiting = mine.waiting[1:]
-		mine.committing++
+		mine.inFlight++
 	}
-	if mine.committing == 0 {
+	if mine.inFlight == 0 {
 		delete(s.of, tenant)
 	}
 }

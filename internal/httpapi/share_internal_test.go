@@ -13,7 +13,8 @@ import (
 	"github.com/oncepay/oncepay/internal/groupcommit"
 )
 
-// flood takes n shares of the tenant at once, and returns those that were let through so far and those that were refused.
+// flood takes n shares of the tenant at once, and returns those that were let through so far and
+// those that were refused.
 func flood(ctx context.Context, s *shares, tenant uuid.UUID, n int) (through, refused func() int) {
 	results := make(chan error, n)
 	for range n {
@@ -44,7 +45,7 @@ func wantCounts(t *testing.T, through, refused func() int, want ...int) {
 	}
 }
 
-func TestATenantWithoutCompanyHasAllItsRequestsWithTheCommitters(t *testing.T) {
+func TestLoneTenantMayUseItsWholeShare(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := newShares(100, time.Now)
@@ -53,7 +54,7 @@ func TestATenantWithoutCompanyHasAllItsRequestsWithTheCommitters(t *testing.T) {
 	})
 }
 
-func TestWhileAnotherTenantSendsAFloodWaitsBehindItself(t *testing.T) {
+func TestContendingTenantIsAdmittedInWaves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, flooder, other := newShares(100, time.Now), uuid.New(), uuid.New()
@@ -61,21 +62,21 @@ func TestWhileAnotherTenantSendsAFloodWaitsBehindItself(t *testing.T) {
 			t.Fatal(err)
 		}
 		through, refused := flood(t.Context(), s, flooder, 150)
-		wantCounts(t, through, refused, crowded, 50)
+		wantCounts(t, through, refused, maxInFlight, 50)
 		if err := s.take(t.Context(), other); err != nil { // at once: it waits for nobody
 			t.Fatal(err)
 		}
-		for range crowded - left - 1 {
+		for range maxInFlight - lowWater - 1 {
 			s.giveBack(flooder)
 		}
-		wantCounts(t, through, refused, crowded, 50)
+		wantCounts(t, through, refused, maxInFlight, 50)
 		s.giveBack(flooder)
-		wantCounts(t, through, refused, 2*crowded-left, 50) // the next wave
+		wantCounts(t, through, refused, 2*maxInFlight-lowWater, 50) // the next wave
 
-		<-time.After(company + time.Nanosecond) // the other one is gone
+		<-time.After(contentionWindow + time.Nanosecond) // the other one is gone
 		s.giveBack(flooder)
 		wantCounts(t, through, refused, 100, 50)
-		for range 100 - (crowded - left) - 1 {
+		for range 100 - (maxInFlight - lowWater) - 1 {
 			s.giveBack(flooder)
 		}
 		s.giveBack(other)
@@ -86,7 +87,7 @@ func TestWhileAnotherTenantSendsAFloodWaitsBehindItself(t *testing.T) {
 	})
 }
 
-func TestARequestWhoseTimeIsUpBeforeItsTurnLeavesItToTheNext(t *testing.T) {
+func TestExpiredWaiterLeavesItsTurnToTheNext(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s, flooder, other := newShares(100, time.Now), uuid.New(), uuid.New()
@@ -95,7 +96,7 @@ func TestARequestWhoseTimeIsUpBeforeItsTurnLeavesItToTheNext(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		through, _ := flood(t.Context(), s, flooder, crowded-1)
+		through, _ := flood(t.Context(), s, flooder, maxInFlight-1)
 		hurried, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := s.take(hurried, flooder); !errors.Is(err, groupcommit.ErrNotBegun) || !errors.Is(err, context.DeadlineExceeded) {
@@ -103,17 +104,17 @@ func TestARequestWhoseTimeIsUpBeforeItsTurnLeavesItToTheNext(t *testing.T) {
 		}
 		patient, refused := flood(t.Context(), s, flooder, 1)
 		wantCounts(t, patient, refused, 0, 0)
-		for range crowded - left {
+		for range maxInFlight - lowWater {
 			s.giveBack(flooder)
 		}
 		wantCounts(t, patient, refused, 1, 0)
-		if n := through(); n != crowded-1 {
+		if n := through(); n != maxInFlight-1 {
 			t.Errorf("%d before", n)
 		}
 	})
 }
 
-func TestOfATenantsRefusedRequestsOneLooksAtATimeAndTheOthersWaitForAWhile(t *testing.T) {
+func TestRefusedRequestsLookOneAtATime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		turns, flooder, began := newLooks(), uuid.New(), time.Now()
@@ -154,10 +155,10 @@ func TestOfATenantsRefusedRequestsOneLooksAtATimeAndTheOthersWaitForAWhile(t *te
 }
 
 // The turn comes at the very moment at which the client leaves: the place is free for the next.
-func TestShareIsFreeAfterTurnCameTooLate(t *testing.T) {
+func TestShareIsReturnedWhenTurnComesTooLate(t *testing.T) {
 	t.Parallel()
 	s, flooder, other := newShares(100, time.Now), uuid.New(), uuid.New()
-	for _, tenant := range append(slices.Repeat([]uuid.UUID{flooder}, crowded-1), other, flooder) {
+	for _, tenant := range append(slices.Repeat([]uuid.UUID{flooder}, maxInFlight-1), other, flooder) {
 		if err := s.take(t.Context(), tenant); err != nil {
 			t.Fatal(err)
 		}
@@ -167,12 +168,12 @@ func TestShareIsFreeAfterTurnCameTooLate(t *testing.T) {
 		t.Fatalf("there is room for it: %v", err)
 	}
 
-	for range crowded - left {
+	for range maxInFlight - lowWater {
 		s.giveBack(flooder)
 	}
 	<-turn
 	s.leave(flooder, turn)
-	for range left {
+	for range lowWater {
 		s.giveBack(flooder)
 	}
 	s.giveBack(other)

@@ -111,9 +111,9 @@ func strangers(t *testing.T, a *api) (stop func() (refused int64)) {
 	}
 }
 
-// STRANGERS is for how long to measure, for example 10s. It needs a machine with nothing else to do,
-// and prints the p99 of 100 payments a second alone and beside strangers on 512 connections.
-func TestMeasureStrangers(t *testing.T) {
+// STRANGERS is for how long to measure, for example 10s. It needs a machine with nothing else to
+// do, and prints the p99 of 100 payments a second alone and beside strangers on 512 connections.
+func TestMeasureUnknownTokens(t *testing.T) {
 	long, err := time.ParseDuration(os.Getenv("STRANGERS"))
 	if err != nil {
 		t.Skip("STRANGERS is not set to a duration")

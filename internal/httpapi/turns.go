@@ -8,34 +8,39 @@ import (
 	"github.com/google/uuid"
 )
 
-// turns bounds how many requests of a tenant are at the database at a time. The others wait for a while, first
-// come, first served: a tenant that floods slows itself down, and not the database for everybody.
+// turns bounds how many requests of a tenant are at the database at a time. The others wait for a
+// while, first come, first served: a tenant that floods the API slows itself down and not the
+// database.
 type turns struct {
 	atATime  int
-	pause    time.Duration // from the end of a turn to the next in its place
+	pause    time.Duration // from the end of a turn to the next one in its place
 	patience time.Duration // how long a request waits for its turn
 
 	mu sync.Mutex
-	of map[uuid.UUID]*turn // tenants with requests that have a turn or wait for one, no others
+	of map[uuid.UUID]*turn // tenants with requests that have or await a turn, no others
 }
 
 type turn struct {
 	taken chan struct{}
-	users int // that have one or wait
+	users int // requests that have or await one
 }
 
-// newLooks is for requests beyond their tenant's share or rate, which are refused unless their key is
-// finished: one looks at a time, and a hundred a second are no load.
+// newLooks is for requests beyond their tenant's share or their client's rate, which are refused
+// unless their key is finished. One looks at a time: a hundred a second are no load.
 func newLooks() *turns {
-	return &turns{atATime: 1, pause: 10 * time.Millisecond, patience: time.Second, of: map[uuid.UUID]*turn{}}
+	return &turns{
+		atATime: 1, pause: 10 * time.Millisecond, patience: time.Second, of: map[uuid.UUID]*turn{},
+	}
 }
 
-// newReads is for all that reads through a pool of so many connections. Half of them are left to others.
+// newReads is for reads through a pool of so many connections. It leaves half of them to other
+// tenants.
 func newReads(connections int) *turns {
-	return &turns{atATime: max(1, connections/2), patience: 500 * time.Millisecond, of: map[uuid.UUID]*turn{}}
+	half := max(1, connections/2)
+	return &turns{atATime: half, patience: 500 * time.Millisecond, of: map[uuid.UUID]*turn{}}
 }
 
-// take waits for a turn of the tenant. done ends it; nil: there was none in time.
+// take waits for a turn of the tenant. Call done to end it; nil: none came in time.
 func (t *turns) take(ctx context.Context, tenant uuid.UUID) (done func()) {
 	mine := t.enter(tenant)
 	done = func() {
@@ -48,10 +53,11 @@ func (t *turns) take(ctx context.Context, tenant uuid.UUID) (done func()) {
 	}
 
 	select {
-	case mine.taken <- struct{}{}: // at once, as nearly always
+	case mine.taken <- struct{}{}: // without waiting, as nearly always
 		return done
 	default:
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, t.patience)
 	defer cancel()
 	select {
@@ -66,6 +72,7 @@ func (t *turns) take(ctx context.Context, tenant uuid.UUID) (done func()) {
 func (t *turns) enter(tenant uuid.UUID) *turn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	mine := t.of[tenant]
 	if mine == nil {
 		mine = &turn{taken: make(chan struct{}, t.atATime)}
@@ -78,6 +85,7 @@ func (t *turns) enter(tenant uuid.UUID) *turn {
 func (t *turns) leave(tenant uuid.UUID, mine *turn) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	if mine.users--; mine.users == 0 {
 		delete(t.of, tenant)
 	}

@@ -45,7 +45,7 @@ func get(t *testing.T, url string) (status int, body string) {
 	return res.StatusCode, string(b)
 }
 
-func TestTheAdminListenerServesMetricsAndProfilesUntilItsContextEnds(t *testing.T) {
+func TestAdminServesMetricsAndProfilesUntilContextEnds(t *testing.T) {
 	t.Parallel()
 	url := serve(t, nil)
 	if status, body := get(t, url+"/metrics"); status != 200 || !strings.Contains(body, "build_info{") ||
@@ -60,7 +60,7 @@ func TestTheAdminListenerServesMetricsAndProfilesUntilItsContextEnds(t *testing.
 	}
 }
 
-func TestReadinessFollowsItsCheckAndLivenessDoesNot(t *testing.T) {
+func TestReadyzFollowsItsCheckAndLivezDoesNot(t *testing.T) {
 	t.Parallel()
 	var down atomic.Bool
 	url := serve(t, func(context.Context) error {
@@ -81,7 +81,7 @@ func TestReadinessFollowsItsCheckAndLivenessDoesNot(t *testing.T) {
 	}
 }
 
-func TestAnAddressInUseIsAnErrorAtOnce(t *testing.T) {
+func TestListenAdminFailsOnAddressInUse(t *testing.T) {
 	t.Parallel()
 	taken := strings.TrimPrefix(serve(t, nil), "http://")
 	_, err := telemetry.ListenAdmin(taken, telemetry.NewRegistry(), nil)

@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// API is what cmd/api counts.
+// API holds the metrics of cmd/api.
 type API struct {
 	outcomes *prometheus.CounterVec
 	claims   prometheus.Histogram
@@ -20,47 +20,50 @@ type API struct {
 	batchTime *prometheus.HistogramVec
 }
 
+// One round trip, in steps that tell a network from a database in trouble.
+var claimBuckets = []float64{
+	.00005, .0001, .00025, .0005, .00075, .001, .00125, .0015, .002, .0025, .003, .004, .005, .0075,
+	.01, .025, .05, .1, .25, .5, 1,
+}
+
 // NewAPI registers the metrics of cmd/api.
 func NewAPI(reg prometheus.Registerer) *API {
 	m := &API{
-		outcomes: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "idempotency_requests_total",
-			Help: "Requests with an Idempotency-Key by outcome: new (executed), replay (the stored answer), mismatch (422, key used for another request), in_progress (409, its first attempt still runs), invalid (400, key missing or malformed), unreadable (503, stored by a newer version), busy (503, an account is locked by another session).",
-		}, []string{"outcome"}),
-		claims: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "idempotency_claim_seconds",
-			Help:    "Time to claim the keys of one transaction: one round trip to Postgres. It grows with the network or with a database in trouble, never with waiting for another request.",
-			Buckets: []float64{.00005, .0001, .00025, .0005, .00075, .001, .00125, .0015, .002, .0025, .003, .004, .005, .0075, .01, .025, .05, .1, .25, .5, 1},
-		}),
-		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "http_requests_total",
-			Help: "Requests answered, by route, method and status. 503 with nothing else: the database cannot be reached; the requests are safe to repeat.",
-		}, []string{"route", "method", "status"}),
-		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "http_request_seconds",
-			Help:    "Time from the request's header to the end of the answer, by route.",
-			Buckets: waiting,
-		}, []string{"route"}),
-		batchSize: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "commit_batch_requests",
-			Help:    "Requests in one transaction. It grows with the load; when it is BATCH_MAX all the time, more come than can be committed.",
-			Buckets: []float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000},
-		}),
-		batchWait: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "commit_wait_seconds",
-			Help:    "Time that the oldest request of a transaction waited for a committer.",
-			Buckets: waiting,
-		}),
-		batchTime: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name:    "commit_seconds",
-			Help:    "Time of one transaction from BEGIN to the reply to COMMIT, repeats after a lost race or a lost reply included, by outcome: done or failed.",
-			Buckets: waiting,
-		}, []string{"outcome"}),
+		outcomes: counters("idempotency_requests_total",
+			"Requests with an Idempotency-Key by outcome: new (executed), replay (the stored answer), "+
+				"mismatch (422, key used for another request), "+
+				"in_progress (409, its first attempt still runs), "+
+				"invalid (400, key missing or malformed), unreadable (503, stored by a newer version), "+
+				"busy (503, an account is locked by another session).", "outcome"),
+		claims: histogram("idempotency_claim_seconds",
+			"Time to claim the keys of one transaction: one round trip to Postgres. It grows with the "+
+				"network or with a database in trouble, never with waiting for another request.",
+			claimBuckets),
+		requests: counters("http_requests_total",
+			"Requests answered, by route, method and status. Only 503: the database cannot be reached; "+
+				"the requests are safe to repeat.", "route", "method", "status"),
+		seconds: histograms("http_request_seconds",
+			"Time from the request's header to the end of the answer, by route.", waiting, "route"),
+
+		batchSize: histogram("commit_batch_requests",
+			"Requests in one transaction. It grows with the load; when it is BATCH_MAX all the time, "+
+				"more requests arrive than can be committed.",
+			[]float64{1, 2, 5, 10, 20, 50, 100, 200, 500, 1000}),
+		batchWait: histogram("commit_wait_seconds",
+			"Time that the oldest request of a transaction waited for a committer.", waiting),
+		batchTime: histograms("commit_seconds",
+			"Time of one transaction from BEGIN to the reply to COMMIT, including repeats after a lost "+
+				"race or a lost reply, by outcome: done or failed.", waiting, "outcome"),
 	}
-	for _, outcome := range []string{"new", "replay", "mismatch", "in_progress", "invalid", "unreadable"} {
-		m.outcomes.WithLabelValues(outcome) // from 0 on, so that the first one shows in a rate
+
+	// Starting at 0 makes the first one show in a rate.
+	outcomes := []string{"new", "replay", "mismatch", "in_progress", "invalid", "unreadable"}
+	for _, outcome := range outcomes {
+		m.outcomes.WithLabelValues(outcome)
 	}
-	reg.MustRegister(m.outcomes, m.claims, m.requests, m.seconds, m.batchSize, m.batchWait, m.batchTime)
+
+	reg.MustRegister(m.outcomes, m.claims, m.requests, m.seconds)
+	reg.MustRegister(m.batchSize, m.batchWait, m.batchTime)
 	return m
 }
 
@@ -68,16 +71,17 @@ func NewAPI(reg prometheus.Registerer) *API {
 func WatchQueue(reg prometheus.Registerer, length func() int) {
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "commit_queue_requests",
-		Help: "Requests that wait for a committer. At QUEUE_MAX further ones are answered 503.",
+		Help: "Requests that wait for a committer. At 1,000 further ones are answered 503.",
 	}, func() float64 { return float64(length()) }))
 }
 
-// Committed records one transaction of some requests, the oldest of which has waited for it.
+// Committed records one transaction. waited is how long its oldest request waited for it.
 func (m *API) Committed(requests int, waited, took time.Duration, failed bool) {
 	outcome := "done"
 	if failed {
 		outcome = "failed"
 	}
+
 	m.batchSize.Observe(float64(requests))
 	m.batchWait.Observe(waited.Seconds())
 	m.batchTime.WithLabelValues(outcome).Observe(took.Seconds())
@@ -89,19 +93,21 @@ func (m *API) Outcome(outcome string) { m.outcomes.WithLabelValues(outcome).Inc(
 // Claimed records how long the claim of one transaction took.
 func (m *API) Claimed(took time.Duration) { m.claims.Observe(took.Seconds()) }
 
-// Request counts one answered request. route is the pattern, never the path, and empty if none matched.
+// Request counts one answered request. route is the pattern, never the path; empty: none matched.
 func (m *API) Request(route, method string, status int, took time.Duration) {
 	if route == "" {
 		route = "unmatched"
 	}
+
 	m.requests.WithLabelValues(route, knownMethod(method), strconv.Itoa(status)).Inc()
 	m.seconds.WithLabelValues(route).Observe(took.Seconds())
 }
 
-// knownMethod keeps a client from making a time series of every word it can think of.
+// knownMethod keeps clients from creating a time series for every word they send as a method.
 func knownMethod(method string) string {
 	switch method {
-	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete, http.MethodOptions:
+	case http.MethodGet, http.MethodHead, http.MethodPost, http.MethodPut,
+		http.MethodPatch, http.MethodDelete, http.MethodOptions:
 		return method
 	}
 	return "other"

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Consumer is what cmd/consumer counts.
+// Consumer holds the metrics of cmd/consumer.
 type Consumer struct {
 	events  *prometheus.CounterVec
 	lag     *prometheus.GaugeVec
@@ -20,31 +20,35 @@ type Consumer struct {
 // NewConsumer registers the metrics of cmd/consumer.
 func NewConsumer(reg prometheus.Registerer) *Consumer {
 	m := &Consumer{
-		events: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "inbox_events_total",
-			Help: "Events received by outcome: processed (took effect), duplicate (had taken effect before; normal after a crash or a rebalance), failed (will be tried again), parked (a dead letter, or waits behind one).",
-		}, []string{"outcome"}),
+		events: counters("inbox_events_total",
+			"Events received by outcome: processed (took effect), "+
+				"duplicate (took effect before; normal after a crash or a rebalance), "+
+				"failed (will be retried), parked (a dead letter, or waits behind one).", "outcome"),
 		lag: measured("consumer_lag_events",
 			"Events on the partitions assigned to this instance that are not processed yet."),
-		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "inbox_event_seconds",
-			Help:    "Time of the transaction that an event was handled in, alone or with others.",
-			Buckets: waiting,
-		}),
+		seconds: histogram("inbox_event_seconds",
+			"Time of the transaction that handled an event, alone or with others.", waiting),
+		letters: measured("inbox_dead_letters",
+			"Events that cannot be processed and await an operator's decision. "+
+				"At the limit (20) partitions stop instead of parking more."),
+		parked: measured("inbox_parked_aggregates",
+			"Aggregates that wait because one of their events is a dead letter."),
+		gaps: counters("inbox_sequence_gaps_total",
+			"Events whose ce_sequence does not follow: missing (numbers were skipped), "+
+				"repeated (a new event with a number already reached), "+
+				"unknown (the first known event of its aggregate is not number 1).", "kind"),
+		short: measured("inbox_retention_short",
+			"1: the topics may keep records for longer than the inbox remembers them, or do not say; "+
+				"nothing is dropped from the inbox. 0: it is long enough."),
 	}
-	m.letters = measured("inbox_dead_letters", "Events that cannot be processed and that nobody has decided on. At its bound (20) partitions stop instead of parking more.")
-	m.parked = measured("inbox_parked_aggregates", "Aggregates of which nothing is processed, since an event of theirs is a dead letter.")
-	m.gaps = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "inbox_sequence_gaps_total",
-		Help: "Events whose ce_sequence does not follow: missing (numbers were left out), repeated (a new event with a number that was reached before), unknown (the first known event of its aggregate is not number 1).",
-	}, []string{"kind"})
-	m.short = measured("inbox_retention_short", "1: the topics may keep records for longer than the inbox knows them, or do not say; nothing is dropped from the inbox. 0: it is long enough.")
+
 	for _, outcome := range []string{"processed", "duplicate", "failed", "parked"} {
 		m.events.WithLabelValues(outcome)
 	}
 	for _, kind := range []string{"missing", "repeated", "unknown"} {
 		m.gaps.WithLabelValues(kind)
 	}
+
 	reg.MustRegister(m.events, m.lag, m.seconds, m.letters, m.parked, m.gaps, m.short)
 	return m
 }
@@ -58,7 +62,7 @@ func (m *Consumer) Event(outcome string, took time.Duration) {
 // Lag sets how many events of the assigned partitions are not processed yet.
 func (m *Consumer) Lag(events int64) { set(m.lag, float64(events)) }
 
-// Letters sets how many dead letters wait for a decision, and how many aggregates are parked.
+// Letters sets how many dead letters await a decision, and how many aggregates are parked.
 func (m *Consumer) Letters(undecided, aggregates int64) {
 	set(m.letters, float64(undecided))
 	set(m.parked, float64(aggregates))
@@ -67,7 +71,7 @@ func (m *Consumer) Letters(undecided, aggregates int64) {
 // Gap counts an event that is out of sequence: missing, repeated or unknown.
 func (m *Consumer) Gap(kind string) { m.gaps.WithLabelValues(kind).Inc() }
 
-// Horizon notes whether the inbox knows events for long enough. Not nil: why it may not.
+// Horizon sets whether the inbox remembers events for long enough; short says why it may not.
 func (m *Consumer) Horizon(short error) {
 	value := 0.0
 	if short != nil {

@@ -44,7 +44,8 @@ func (c *collector) received(path string) []byte {
 	return c.last[path]
 }
 
-// metrics decodes what came last. A message of the collector's service has the same bytes as the data's own.
+// metrics decodes what came last. A message of the collector's service has the same bytes as the
+// data's own.
 func (c *collector) metrics(t *testing.T) map[string]*metrics.Metric {
 	t.Helper()
 	var data metrics.MetricsData
@@ -62,7 +63,7 @@ func (c *collector) metrics(t *testing.T) map[string]*metrics.Metric {
 	return byName
 }
 
-func TestWithAnEndpointTheMetricsOfTheRegistryAreSentBeforeShutdownReturns(t *testing.T) {
+func TestStopSendsRegistryMetrics(t *testing.T) {
 	for name, env := range map[string]func(url string) map[string]string{
 		"one endpoint for all": func(url string) map[string]string { return map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": url} },
 		"one for metrics": func(url string) map[string]string {
@@ -102,7 +103,7 @@ func TestWithAnEndpointTheMetricsOfTheRegistryAreSentBeforeShutdownReturns(t *te
 	}
 }
 
-func TestNoMetricsAreSentUnlessAskedFor(t *testing.T) {
+func TestMetricsAreNotSentByDefault(t *testing.T) {
 	c := newCollector(t)
 	for name, env := range map[string]map[string]string{
 		"nothing set":        {},

@@ -1,8 +1,10 @@
-// Package telemetry binds the programs to slog, OpenTelemetry and Prometheus, so that the packages that do the work know
-// none of them: those take a *slog.Logger and callbacks, which the methods of API, Relay and Consumer fit.
+// Package telemetry binds the programs to slog, OpenTelemetry and Prometheus, so that the packages
+// that do the work know none of them: they take a *slog.Logger and callbacks, which the methods of
+// API, Relay and Consumer fit.
 //
-// Metrics are always there, on the private listener. Traces leave the process only if OpenTelemetry's own variables say
-// where to; trace ids are made, logged and sent on in any case. A collector that is down costs traces, never payments.
+// Metrics are always served on the private listener. Traces leave the process only if
+// OpenTelemetry's own variables configure a destination; trace ids are always made, logged and
+// passed on. A collector that is down costs traces, never payments.
 package telemetry
 
 import (
@@ -13,10 +15,11 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// Logger returns a logger that writes "text" or, for any other format, JSON, and puts trace_id and span_id of the
-// context's span on every line.
+// Logger returns a logger that writes "text" or, for any other format, JSON, and puts trace_id and
+// span_id of the context's span on every line.
 func Logger(w io.Writer, level slog.Level, format string) *slog.Logger {
 	options := &slog.HandlerOptions{Level: level}
+
 	if format == "text" {
 		return slog.New(traceHandler{slog.NewTextHandler(w, options)})
 	}
@@ -29,7 +32,10 @@ type traceHandler struct{ slog.Handler }
 func (h traceHandler) Handle(ctx context.Context, r slog.Record) error {
 	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
 		r = r.Clone()
-		r.AddAttrs(slog.String("trace_id", span.TraceID().String()), slog.String("span_id", span.SpanID().String()))
+		r.AddAttrs(
+			slog.String("trace_id", span.TraceID().String()),
+			slog.String("span_id", span.SpanID().String()),
+		)
 	}
 	return h.Handler.Handle(ctx, r)
 }

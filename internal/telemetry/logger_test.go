@@ -12,7 +12,7 @@ import (
 
 const traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
-func TestEveryLineOfATracedRequestCarriesItsIDs(t *testing.T) {
+func TestTracedLinesCarryTraceIDs(t *testing.T) {
 	t.Parallel()
 	ctx := telemetry.FromHeaders(t.Context(), func(name string) string {
 		return map[string]string{"traceparent": traceparent}[name]
@@ -30,7 +30,7 @@ func TestEveryLineOfATracedRequestCarriesItsIDs(t *testing.T) {
 	}
 }
 
-func TestALineOutsideAnyTraceCarriesNone(t *testing.T) {
+func TestUntracedLineCarriesNoIDs(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	telemetry.Logger(&out, slog.LevelInfo, "text").InfoContext(t.Context(), "started")
@@ -39,7 +39,7 @@ func TestALineOutsideAnyTraceCarriesNone(t *testing.T) {
 	}
 }
 
-func TestLinesBelowTheLevelAreNotWritten(t *testing.T) {
+func TestLoggerRespectsLevel(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
 	telemetry.Logger(&out, slog.LevelWarn, "json").InfoContext(t.Context(), "chatter")

@@ -37,7 +37,7 @@ func (s *stat) IdleConns() int32     { return s.idle }
 func (s *stat) TotalConns() int32    { return s.total }
 func (s *stat) MaxConns() int32      { return s.limit }
 
-func TestTheAPIShowsOutcomesClaimsRequestsAndPools(t *testing.T) {
+func TestAPIMetrics(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
 	m := telemetry.NewAPI(reg)
@@ -64,7 +64,7 @@ func TestTheAPIShowsOutcomesClaimsRequestsAndPools(t *testing.T) {
 	)
 }
 
-func TestTheRelayShowsItsBacklogAndPartitions(t *testing.T) {
+func TestRelayMetrics(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
 	m := telemetry.NewRelay(reg)
@@ -88,7 +88,7 @@ func TestTheRelayShowsItsBacklogAndPartitions(t *testing.T) {
 	)
 }
 
-func TestABacklogThatNobodyMeasuresIsAbsent(t *testing.T) {
+func TestUnmeasuredBacklogIsAbsent(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
 	m := telemetry.NewRelay(reg)
@@ -107,7 +107,7 @@ func TestABacklogThatNobodyMeasuresIsAbsent(t *testing.T) {
 	}
 }
 
-func TestATopicIsUnavailableUntilABatchIsSentOrNobodyTriesAnyMore(t *testing.T) {
+func TestTopicUnavailableUntilSentOrForgotten(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
 	m := telemetry.NewRelay(reg)
@@ -148,7 +148,7 @@ func BenchmarkAcknowledged(b *testing.B) {
 	}
 }
 
-func TestTheConsumerShowsOutcomesAndLag(t *testing.T) {
+func TestConsumerMetrics(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
 	m := telemetry.NewConsumer(reg)

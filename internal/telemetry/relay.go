@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Relay is what cmd/relay counts. What is measured in the database every instance shows, leader or not, and shows it no longer
-// when it cannot be measured.
+// Relay holds the metrics of cmd/relay. Every instance, leader or not, shows what is measured in
+// the database, and stops showing it when it cannot be measured.
 type Relay struct {
 	backlog, oldest, letters, parked, writer *prometheus.GaugeVec
 	published                                prometheus.Counter
@@ -21,78 +21,89 @@ type Relay struct {
 	topics  *prometheus.GaugeVec
 	changed *prometheus.GaugeVec
 	mu      sync.Mutex
-	failing map[string]time.Time // the topics it shows, and when each failed last
+	failing map[string]time.Time // the topics shown, and when each failed last
 }
 
 // NewRelay registers the metrics of cmd/relay.
 func NewRelay(reg prometheus.Registerer) *Relay {
-	m := &Relay{
-		backlog: measured("outbox_backlog_events",
-			"Committed events not yet acknowledged by Kafka; ids that were rolled back count as well. Every instance measures it. Growing: look at relay_errors_total; nothing is lost."),
-		oldest: measured("outbox_oldest_unsent_seconds",
-			"Age of the oldest event not yet acknowledged by Kafka, parked ones aside: how far consumers are behind. Every instance measures it, whoever leads: the alarm for a relay that does not relay."),
-		letters: measured("outbox_dead_letters",
-			"Events that Kafka refused for what they are, and that nobody has decided on. Must be 0: relay dead-letters list shows them."),
-		parked: measured("outbox_parked_aggregates",
-			"Aggregates of which nothing is sent, because an event of them was refused. All others flow."),
-		writer: measured("outbox_oldest_writer_seconds",
-			"For how long the oldest open transaction that has written something has been seen by this instance, to within 2 s. Its own events wait for it, no others do."),
-		published: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "relay_events_published_total",
-			Help: "Events acknowledged by Kafka, repeats after a crash included.",
-		}),
-		batch: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "relay_batch_events",
-			Help:    "Events in one batch. At RELAY_BATCH all the time: the relay is catching up.",
-			Buckets: []float64{1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000},
-		}),
-		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "relay_publish_seconds",
-			Help:    "Time from sending a batch to Kafka's last acknowledgement.",
-			Buckets: waiting,
-		}),
-		reading: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "relay_read_seconds",
-			Help:    "Time of one read of the outbox that found events. Growing with the backlog: its plan is wrong.",
-			Buckets: waiting,
-		}),
-		age: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name:    "relay_commit_to_acknowledge_seconds",
-			Help:    "For each event, the time from created_at to the acknowledgement of its whole batch. created_at is when the writer's transaction began, by the database's clock, so this is a little more than the time from COMMIT: the transaction itself is in it, and so is what the clocks of database and relay differ by. Events that are sent again are observed again.",
-			Buckets: append(waiting[:len(waiting):len(waiting)], 60, 300, 1800, 7200),
-		}),
-		leader: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "relay_leader",
-			Help: "1 if this instance leads, 0 if it stands by. For a moment after a change of leader two may show 1: the old one does not know yet, and moves nothing any more. Alarms look at outbox_oldest_unsent_seconds.",
-		}),
-		errors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "relay_errors_total",
-			Help: "What failed and is tried again, the log has the cause: database (it could not be asked), broker (Kafka could not be reached or did not answer), topic (one is missing or forbidden, or its partitions changed, see relay_topic_unavailable), refused (Kafka will not take an event; the relay finds out which), fenced (another one has become leader), partitions (they could not be kept), partitions_busy (writers held them; normal now and then).",
-		}, []string{"kind"}),
-		topics: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "relay_topic_unavailable",
-			Help: "1 while this topic is missing, may not be written to, or has other partitions than before. Nothing goes past its next event, to no topic, until somebody mends it. Gone with the next batch that is sent, or a minute after this instance tried last.",
-		}, []string{"topic"}),
-		changed: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "relay_topic_partitions_changed",
-			Help: "1 while this topic has another number of partitions (now) than its events were sent with (sent). With RELAY_PARTITION_CHANGE=refuse nothing goes past its next event until an operator decides. Gone like relay_topic_unavailable.",
-		}, []string{"topic", "sent", "now"}),
-		failing: map[string]time.Time{},
-		daysAhead: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "partitions_days_ahead",
-			Help: "Days after today (UTC) for which a table has its partition. Usually 7; below 2, partitions are no longer made: look at relay_leader and relay_errors_total.",
-		}, []string{"table"}),
+	m := &Relay{failing: map[string]time.Time{}}
+
+	// The outbox, measured by every instance.
+	m.backlog = measured("outbox_backlog_events",
+		"Committed events not yet acknowledged by Kafka, including ids that were rolled back. "+
+			"Every instance measures it. Growing: look at relay_errors_total; nothing is lost.")
+	m.oldest = measured("outbox_oldest_unsent_seconds",
+		"Age of the oldest event not yet acknowledged by Kafka, parked ones aside: how far consumers "+
+			"are behind. Every instance measures it: alert on it to notice a relay that does not relay.")
+	m.letters = measured("outbox_dead_letters",
+		"Events that Kafka rejected and that await an operator's decision. Must be 0: "+
+			"relay dead-letters list shows them.")
+	m.parked = measured("outbox_parked_aggregates",
+		"Aggregates of which nothing is sent because one of their events was rejected. "+
+			"All others flow.")
+	m.writer = measured("outbox_oldest_writer_seconds",
+		"How long this instance has seen the oldest open transaction that wrote something, to within "+
+			"2 s. Its own events wait for it, no others do.")
+	m.daysAhead = gauges("partitions_days_ahead",
+		"Days after today (UTC) for which a table has its partition. Usually 7; below 2, partitions "+
+			"are no longer made: look at relay_leader and relay_errors_total.", "table")
+
+	// The leader's work.
+	m.published = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "relay_events_published_total",
+		Help: "Events acknowledged by Kafka, including repeats after a crash.",
+	})
+	m.batch = histogram("relay_batch_events",
+		"Events in one batch. At RELAY_BATCH all the time: the relay is catching up.",
+		[]float64{1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 2500, 5000, 10000})
+	m.seconds = histogram("relay_publish_seconds",
+		"Time from sending a batch to Kafka's last acknowledgement.", waiting)
+	m.reading = histogram("relay_read_seconds",
+		"Time of one read of the outbox that found events. Growing with the backlog: a wrong plan.",
+		waiting)
+	m.age = histogram("relay_commit_to_acknowledge_seconds",
+		"For each event, the time from created_at to the acknowledgement of its whole batch. "+
+			"created_at is when the writer's transaction began, by the database's clock, so it includes "+
+			"the transaction itself and the difference between the clocks of database and relay. "+
+			"Events that are sent again are observed again.",
+		append(waiting[:len(waiting):len(waiting)], 60, 300, 1800, 7200))
+	m.leader = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "relay_leader",
+		Help: "1 if this instance leads, 0 if it is a standby. Just after a change of leader two may " +
+			"show 1: the old one has not noticed yet, and can move nothing. " +
+			"Alert on outbox_oldest_unsent_seconds instead.",
+	})
+
+	// What fails.
+	m.errors = counters("relay_errors_total",
+		"Failures that are retried; the log has the cause. database: it could not be asked. "+
+			"broker: Kafka could not be reached or did not answer. topic: one is missing or forbidden, or "+
+			"its partitions changed, see relay_topic_unavailable. refused: Kafka will not take an event; "+
+			"the relay finds out which. fenced: another instance has become leader. partitions: they "+
+			"could not be kept. partitions_busy: writers held them; normal now and then.", "kind")
+	m.topics = gauges("relay_topic_unavailable",
+		"1 while this topic is missing, may not be written to, or has other partitions than before. "+
+			"Nothing passes its next event, to any topic, until that is fixed. Gone with the next batch "+
+			"that is sent, or a minute after this instance last tried.", "topic")
+	m.changed = gauges("relay_topic_partitions_changed",
+		"1 while this topic has another number of partitions (now) than its events were sent with "+
+			"(sent). With RELAY_PARTITION_CHANGE=refuse nothing passes its next event until an operator "+
+			"decides. Gone like relay_topic_unavailable.", "topic", "sent", "now")
+
+	// Starting at 0 makes the first one show in a rate.
+	kinds := []string{"database", "broker", "topic", "refused", "fenced", "partitions"}
+	for _, kind := range append(kinds, "partitions_busy") {
+		m.errors.WithLabelValues(kind)
 	}
-	for _, kind := range []string{"database", "broker", "topic", "refused", "fenced", "partitions", "partitions_busy"} {
-		m.errors.WithLabelValues(kind) // from 0 on, so that the first one shows in a rate
-	}
-	reg.MustRegister(m.backlog, m.oldest, m.letters, m.parked, m.writer, m.published, m.batch, m.seconds, m.reading, m.age, m.leader, m.errors, m.topics, m.changed,
-		m.daysAhead)
+
+	reg.MustRegister(m.backlog, m.oldest, m.letters, m.parked, m.writer, m.daysAhead)
+	reg.MustRegister(m.published, m.batch, m.seconds, m.reading, m.age, m.leader)
+	reg.MustRegister(m.errors, m.topics, m.changed)
 	return m
 }
 
-// Backlog sets how many committed events are not sent yet, the age of the oldest, how many were refused, and how many aggregates wait
-// for those.
+// Backlog sets how many committed events are not sent yet, the age of the oldest, how many were
+// rejected, and how many aggregates wait for those.
 func (m *Relay) Backlog(events int64, oldest time.Duration, refused, parked int64) {
 	set(m.backlog, float64(events))
 	set(m.oldest, oldest.Seconds())
@@ -100,7 +111,8 @@ func (m *Relay) Backlog(events int64, oldest time.Duration, refused, parked int6
 	set(m.parked, float64(parked))
 }
 
-// NoBacklog says that nobody could measure it: what was set last would stand still, as if all were well.
+// NoBacklog is called when the backlog could not be measured: the last values would look as if all
+// were well.
 func (m *Relay) NoBacklog() {
 	for _, g := range []*prometheus.GaugeVec{m.backlog, m.oldest, m.letters, m.parked} {
 		g.Reset()
@@ -110,21 +122,23 @@ func (m *Relay) NoBacklog() {
 // OldestWriter sets for how long the oldest writing transaction has been open.
 func (m *Relay) OldestWriter(age time.Duration) { set(m.writer, age.Seconds()) }
 
-// NoWriter says that nobody could look for it.
+// NoWriter is called when the oldest writer could not be looked up.
 func (m *Relay) NoWriter() { m.writer.Reset() }
 
 // Read counts one read of the outbox that found events.
 func (m *Relay) Read(_ int, took time.Duration) { m.reading.Observe(took.Seconds()) }
 
-// Published counts one batch that Kafka acknowledged. So its topics are there.
+// Published counts one batch that Kafka acknowledged, so its topics are available.
 func (m *Relay) Published(events int, took time.Duration) {
 	m.published.Add(float64(events))
 	m.batch.Observe(float64(events))
 	m.seconds.Observe(took.Seconds())
+
 	m.forget(time.Now())
 }
 
-// Acknowledged counts one event of a batch that Kafka acknowledged, by its age. It is cheap enough for each (BenchmarkAcknowledged).
+// Acknowledged counts one event of a batch that Kafka acknowledged, by its age. It is cheap enough
+// to be called for each (BenchmarkAcknowledged).
 func (m *Relay) Acknowledged(age time.Duration) { m.age.Observe(age.Seconds()) }
 
 // Leader sets whether this instance leads.
@@ -143,28 +157,30 @@ func (m *Relay) Error(kind string) { m.errors.WithLabelValues(kind).Inc() }
 func (m *Relay) TopicUnavailable(topic string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	m.failing[topic] = time.Now()
 	m.topics.WithLabelValues(topic).Set(1)
 }
 
-// PartitionsChanged shows that a topic has another number of partitions than its events were sent with. Call
-// TopicUnavailable as well: together they are forgotten.
+// PartitionsChanged shows that a topic has another number of partitions than its events were sent
+// with. Call TopicUnavailable as well: the two are forgotten together.
 func (m *Relay) PartitionsChanged(topic string, sent, now int32) {
 	m.changed.DeletePartialMatch(prometheus.Labels{"topic": topic}) // it may have changed again
 	m.changed.WithLabelValues(topic, strconv.Itoa(int(sent)), strconv.Itoa(int(now))).Set(1)
 }
 
-// TopicMemory is longer than the time between two tries of a relay that leads: who has tried nothing since then stands by, and it is for the
-// leader to show what fails.
+// TopicMemory is longer than a leader's pause between two attempts. An instance that has not tried
+// for so long is a standby, and its leader shows what fails.
 const TopicMemory = time.Minute
 
-// ForgetTopics takes back what failed longer ago than TopicMemory. Call it now and then.
+// ForgetTopics drops the topics that failed longer ago than TopicMemory. Call it now and then.
 func (m *Relay) ForgetTopics(now time.Time) { m.forget(now.Add(-TopicMemory)) }
 
-// forget takes back what failed before that time.
+// forget drops the topics that failed before that time.
 func (m *Relay) forget(before time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	for topic, failed := range m.failing {
 		if failed.Before(before) {
 			delete(m.failing, topic)

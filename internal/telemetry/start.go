@@ -23,34 +23,37 @@ import (
 
 const flushTimeout = 3 * time.Second
 
-// Start sets OpenTelemetry's global tracer provider and propagator (W3C trace context and baggage), and has the metrics sent that the
-// registry gathers. The service is known under the name given, and the instance by host and process, unless OTEL_SERVICE_NAME or
-// OTEL_RESOURCE_ATTRIBUTES say otherwise.
+// Start sets OpenTelemetry's global tracer provider and propagator (W3C trace context and baggage)
+// and starts the export of the registry's metrics. service is the service's name, and host and
+// process identify the instance, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES say
+// otherwise.
 //
-// Without an OTLP endpoint, OTEL_TRACES_EXPORTER=otlp or OTEL_METRICS_EXPORTER=otlp nothing is exported. With one, spans or metrics or
-// both go out as OTLP over HTTP, metrics every minute (OTEL_METRIC_EXPORT_INTERVAL) under the names that /metrics shows, and
-// OpenTelemetry itself reads its other variables, from the process's environment. Other exporters are not built in: a
-// collector translates, and gRPC alone would double the time of the first build. A collector that cannot be reached is no error here. stop sends what is
-// still in memory, and the metrics as they are then, for at most 3 s.
-func Start(ctx context.Context, service string, metrics prometheus.Gatherer, getenv func(string) string) (stop func(), err error) {
+// Nothing is exported without an OTLP endpoint, OTEL_TRACES_EXPORTER=otlp or
+// OTEL_METRICS_EXPORTER=otlp. With one, spans or metrics or both are sent as OTLP over HTTP,
+// metrics every minute (OTEL_METRIC_EXPORT_INTERVAL) under the names that /metrics shows.
+// OpenTelemetry itself reads its other variables from the process's environment. Other exporters
+// are not built in: use a collector to translate; gRPC alone would double the time of the first
+// build.
+//
+// A collector that cannot be reached is not an error here. stop sends what is still in memory, and
+// the metrics as they are then, for at most 3 s.
+func Start(
+	ctx context.Context, service string, metrics prometheus.Gatherer, getenv func(string) string,
+) (stop func(), err error) {
 	for _, kind := range []string{"TRACES", "METRICS"} {
 		name := "OTEL_" + kind + "_EXPORTER"
 		if chosen := getenv(name); chosen != "" && chosen != "otlp" && chosen != "none" {
 			return nil, errors.New(name + " must be otlp or none")
 		}
 	}
-	host, _ := os.Hostname()
-	res, err := resource.New(ctx,
-		resource.WithTelemetrySDK(),
-		resource.WithAttributes(attribute.String("service.name", service), attribute.String("service.version", version()),
-			attribute.String("service.instance.id", fmt.Sprintf("%s/%d", host, os.Getpid()))), // else the counters of two instances are one
-		resource.WithFromEnv(), // last: it wins
-	)
+
+	res, err := describe(ctx, service)
 	if err != nil {
-		return nil, fmt.Errorf("describe %s to OpenTelemetry (OTEL_RESOURCE_ATTRIBUTES): %w", service, err)
+		return nil, err
 	}
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
-		slog.Default().WarnContext(context.Background(), "traces or metrics not exported", slog.Any("error", err))
+		slog.Default().WarnContext(context.Background(),
+			"traces or metrics not exported", slog.Any("error", err))
 	}))
 
 	tracing := []trace.TracerProviderOption{trace.WithResource(res)}
@@ -61,6 +64,7 @@ func Start(ctx context.Context, service string, metrics prometheus.Gatherer, get
 		}
 		tracing = append(tracing, trace.WithBatcher(exporter))
 	}
+
 	measuring := []metric.Option{metric.WithResource(res)}
 	if exports("METRICS", getenv) {
 		exporter, err := otlpmetrichttp.New(ctx)
@@ -68,27 +72,54 @@ func Start(ctx context.Context, service string, metrics prometheus.Gatherer, get
 			return nil, fmt.Errorf("make metric exporter (OTEL_EXPORTER_OTLP_…): %w", err)
 		}
 		gathered := bridge.NewMetricProducer(bridge.WithGatherer(metrics))
-		measuring = append(measuring, metric.WithReader(metric.NewPeriodicReader(exporter, metric.WithProducer(gathered))))
+		reader := metric.NewPeriodicReader(exporter, metric.WithProducer(gathered))
+		measuring = append(measuring, metric.WithReader(reader))
 	}
+
 	traces, meters := trace.NewTracerProvider(tracing...), metric.NewMeterProvider(measuring...)
 	otel.SetTracerProvider(traces)
-	otel.SetTextMapPropagator(propagation.NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{}))
+	otel.SetTextMapPropagator(propagation.NewCompositeTextMapPropagator(
+		propagation.TraceContext{}, propagation.Baggage{}))
+
 	return func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 		defer cancel()
 		if err := errors.Join(traces.Shutdown(ctx), meters.Shutdown(ctx)); err != nil {
-			slog.Default().WarnContext(ctx, "last traces or metrics not exported", slog.Any("error", err))
+			slog.Default().WarnContext(ctx,
+				"last traces or metrics not exported", slog.Any("error", err))
 		}
 	}, nil
 }
 
-// exports: left alone, the exporters would send to localhost:4318 and complain for ever where nobody listens.
+func describe(ctx context.Context, service string) (*resource.Resource, error) {
+	// Without an instance id, the counters of two instances would be one.
+	host, _ := os.Hostname()
+	instance := fmt.Sprintf("%s/%d", host, os.Getpid())
+
+	res, err := resource.New(ctx,
+		resource.WithTelemetrySDK(),
+		resource.WithAttributes(
+			attribute.String("service.name", service),
+			attribute.String("service.version", version()),
+			attribute.String("service.instance.id", instance)),
+		resource.WithFromEnv(), // last, so that it wins
+	)
+	if err != nil {
+		err = fmt.Errorf("describe %s to OpenTelemetry (OTEL_RESOURCE_ATTRIBUTES): %w", service, err)
+	}
+	return res, err
+}
+
+// exports reports whether to export a kind of data. By default the exporters would send to
+// localhost:4318, and complain where nothing listens.
 func exports(kind string, getenv func(string) string) bool {
 	exporter := "OTEL_" + kind + "_EXPORTER"
 	if getenv("OTEL_SDK_DISABLED") == "true" || getenv(exporter) == "none" {
 		return false
 	}
-	for _, name := range []string{exporter, "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_" + kind + "_ENDPOINT"} {
+
+	endpoint := "OTEL_EXPORTER_OTLP_" + kind + "_ENDPOINT"
+	for _, name := range []string{exporter, "OTEL_EXPORTER_OTLP_ENDPOINT", endpoint} {
 		if getenv(name) != "" {
 			return true
 		}
@@ -99,7 +130,8 @@ func exports(kind string, getenv func(string) string) bool {
 // release is set by the build (-ldflags -X), for builds outside a checkout.
 var release string
 
-// version is the build's, or the module's: a tag, or a pseudo-version with the commit; "(devel)" under go run and go test.
+// version returns the build's release, or the module's version: a tag, or a pseudo-version with the
+// commit. It is "(devel)" under go run and go test.
 func version() string {
 	if release != "" {
 		return release

@@ -6,16 +6,16 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 )
 
-// Headers returns traceparent, and tracestate if there is one, of the context's span: what an event carries from the
-// request that caused it to whoever consumes it. Without a span the map is empty, never nil.
+// Headers returns traceparent, and tracestate if there is one, of the context's span. An event
+// carries them from its request to its consumers. Without a span the map is empty, not nil.
 func Headers(ctx context.Context) map[string]string {
 	headers := propagation.MapCarrier{}
 	propagation.TraceContext{}.Inject(ctx, headers)
 	return headers
 }
 
-// FromHeaders returns ctx with the span that Headers described, as the remote parent of the spans started from it. get
-// returns the value of a header, empty if there is none; malformed values are ignored.
+// FromHeaders returns ctx with the span that Headers described as the remote parent of spans
+// started from it. get returns the value of a header, or "". Malformed values are ignored.
 func FromHeaders(ctx context.Context, get func(name string) string) context.Context {
 	return propagation.TraceContext{}.Extract(ctx, reader(get))
 }

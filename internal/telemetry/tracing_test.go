@@ -17,7 +17,7 @@ import (
 
 func none(string) string { return "" }
 
-func TestWithoutAnExporterTraceIDsStillReachEvents(t *testing.T) {
+func TestTraceIDsReachEventsWithoutExporter(t *testing.T) {
 	stop, err := telemetry.Start(t.Context(), "oncepay-test", telemetry.NewRegistry(), none)
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +46,7 @@ func TestTracestateTravelsWithTraceparent(t *testing.T) {
 	}
 }
 
-func TestWithoutASpanThereAreNoHeaders(t *testing.T) {
+func TestHeadersAreEmptyWithoutSpan(t *testing.T) {
 	malformed := telemetry.FromHeaders(t.Context(), func(string) string { return "garbage" })
 	if trace.SpanContextFromContext(malformed).IsValid() {
 		t.Error("a malformed traceparent was accepted")
@@ -56,7 +56,7 @@ func TestWithoutASpanThereAreNoHeaders(t *testing.T) {
 	}
 }
 
-func TestWithAnEndpointSpansAreSentBeforeShutdownReturns(t *testing.T) {
+func TestStopSendsSpans(t *testing.T) {
 	c := newCollector(t)
 	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", c.URL)
 
@@ -75,7 +75,7 @@ func TestWithAnEndpointSpansAreSentBeforeShutdownReturns(t *testing.T) {
 	}
 }
 
-func TestAnUnknownExporterIsAnErrorThatNamesTheVariable(t *testing.T) {
+func TestUnknownExporterNamesTheVariable(t *testing.T) {
 	for _, name := range []string{"OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER"} {
 		_, err := telemetry.Start(t.Context(), "oncepay-test", telemetry.NewRegistry(), func(n string) string {
 			return map[string]string{name: "pigeon"}[n]

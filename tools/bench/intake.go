@@ -18,9 +18,9 @@ type bench struct {
 	dir    string // programs and logs
 	server *server
 
-	pool    int     // best for GROUP_COMMIT=off
+	pool    int     // best for BATCH_MAX=1
 	best    float64 // what it reached
-	peak    float64 // memory of the API with GROUP_COMMIT=on, MiB
+	peak    float64 // memory of the API with group commit, MiB
 	figures figures
 }
 
@@ -75,7 +75,7 @@ func intake(ctx context.Context, o options, stdout io.Writer) (err error) {
 	return nil
 }
 
-// findPool tries how many connections GROUP_COMMIT=off needs: it is to be compared at its best.
+// findPool tries how many connections BATCH_MAX=1 needs: it is to be compared at its best.
 func (b *bench) findPool(ctx context.Context) error {
 	if len(b.pools) == 1 {
 		b.pool = b.pools[0]
@@ -86,12 +86,12 @@ func (b *bench) findPool(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("find the best pool, %d connections: %w", pool, err)
 		}
-		b.say("GROUP_COMMIT=off, DATABASE_POOL=%d: %.0f payments/s", pool, m.perSecond)
+		b.say("BATCH_MAX=1, DATABASE_POOL=%d: %.0f payments/s", pool, m.perSecond)
 		if m.perSecond > b.best {
 			b.best, b.pool = m.perSecond, pool
 		}
 	}
-	b.say("the best pool for GROUP_COMMIT=off has %d connections", b.pool)
+	b.say("the best pool for BATCH_MAX=1 has %d connections", b.pool)
 	return nil
 }
 
@@ -126,7 +126,7 @@ func (b *bench) round(ctx context.Context, n int) error {
 
 	single, err := b.single(ctx, off, closed)
 	if err != nil {
-		return fmt.Errorf("round %d, closed loop, GROUP_COMMIT=off: %w", n, err)
+		return fmt.Errorf("round %d, closed loop, BATCH_MAX=1: %w", n, err)
 	}
 	var group, replays measured
 	if b.smoke {
@@ -135,7 +135,7 @@ func (b *bench) round(ctx context.Context, n int) error {
 		group, replays, err = b.twice(ctx, on, closed)
 	}
 	if err != nil {
-		return fmt.Errorf("round %d, closed loop, GROUP_COMMIT=on: %w", n, err)
+		return fmt.Errorf("round %d, closed loop, group commit: %w", n, err)
 	}
 	b.say("round %d, %d connections: %.0f payments/s, with group commit %.0f (%.1f a batch)", n, b.connections, single.perSecond, group.perSecond, group.batches.mean())
 	f.compareClosed(single, group)
@@ -147,10 +147,10 @@ func (b *bench) round(ctx context.Context, n int) error {
 
 	one := stretch{connections: 1, warm: b.warm(), long: b.window()}
 	if single, err = b.single(ctx, off, one); err != nil {
-		return fmt.Errorf("round %d, one connection, GROUP_COMMIT=off: %w", n, err)
+		return fmt.Errorf("round %d, one connection, BATCH_MAX=1: %w", n, err)
 	}
 	if group, err = b.single(ctx, on, one); err != nil {
-		return fmt.Errorf("round %d, one connection, GROUP_COMMIT=on: %w", n, err)
+		return fmt.Errorf("round %d, one connection, group commit: %w", n, err)
 	}
 	b.say("round %d, 1 connection: p50 %.2f ms, with group commit %.2f ms", n, single.quantile(50), group.quantile(50))
 	f.add("single_1conn_p50_ms", single.quantile(50))
@@ -159,10 +159,10 @@ func (b *bench) round(ctx context.Context, n int) error {
 
 	open := stretch{connections: b.connections, rate: b.rate, warm: b.warm(), long: b.window()}
 	if single, err = b.single(ctx, off, open); err != nil {
-		return fmt.Errorf("round %d, open loop, GROUP_COMMIT=off: %w", n, err)
+		return fmt.Errorf("round %d, open loop, BATCH_MAX=1: %w", n, err)
 	}
 	if group, replays, err = b.twice(ctx, on, open); err != nil {
-		return fmt.Errorf("round %d, open loop, GROUP_COMMIT=on: %w", n, err)
+		return fmt.Errorf("round %d, open loop, group commit: %w", n, err)
 	}
 	b.say("round %d, %.0f payments/s in an open loop: p99 %.1f ms, with group commit %.1f ms, replays %.1f ms", n, b.rate, single.quantile(99), group.quantile(99), replays.quantile(99))
 	f.compareOpen(single, group, replays)

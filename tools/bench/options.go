@@ -27,15 +27,15 @@ type options struct {
 	databaseURL string
 	api         []string // further variables of the API
 
-	pools []int // sizes that are tried with GROUP_COMMIT=off
+	pools []int // sizes that are tried with BATCH_MAX=1
 }
 
 // ours are variables of the API that flags decide, or that must be as they are: where it listens is read from its log.
-var ours = []string{"DATABASE_URL", "DATABASE_READ_URL", "HTTP_ADDR", "ADMIN_ADDR", "GROUP_COMMIT", "DATABASE_POOL", "LOG_LEVEL", "LOG_FORMAT"}
+var ours = []string{"DATABASE_URL", "DATABASE_READ_URL", "HTTP_ADDR", "ADMIN_ADDR", "DATABASE_POOL", "LOG_LEVEL", "LOG_FORMAT"}
 
 const intakeUsage = `Usage: bench intake [flags]
 
-Starts a Postgres of its own and the real api, sends payments, and compares GROUP_COMMIT=on with GROUP_COMMIT=off at the pool size that is
+Starts a Postgres of its own and the real api, sends payments, and compares group commit with BATCH_MAX=1 at the pool size that is
 best for it. Rounds alternate between the two; what is shown is the median and the range of the rounds. After every measurement the
 ledger is checked: each 201 that was a first answer is one payment, with balanced entries and right balances. If not, or if any answer was
 not the one expected, there is no result and the exit code is 1.
@@ -61,7 +61,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	f.IntVar(&o.accounts, "accounts", 10_000, "`number` of accounts that pay each other: 2 to 10000")
 	f.BoolVar(&o.hot, "hot", false, "every payment goes to the same account, in every phase")
 	f.Float64Var(&o.duplicates, "duplicates", 0, "`share` of requests that repeat one that was answered: 0 to 0.9")
-	f.Float64Var(&o.rate, "rate", 0, "requests a second of the open loop: 1 to 100000; 0 = half of what GROUP_COMMIT=off reaches")
+	f.Float64Var(&o.rate, "rate", 0, "requests a second of the open loop: 1 to 100000; 0 = half of what BATCH_MAX=1 reaches")
 	f.IntVar(&o.seconds, "seconds", 4, "`length` of each measurement: 1 to 600")
 	f.IntVar(&o.warmup, "warmup", 1, "`seconds` before each measurement: 0 to 60")
 	f.IntVar(&o.rounds, "rounds", 3, "`number` of rounds: 1 to 50")

@@ -85,14 +85,15 @@ func (b *bench) session(ctx context.Context, to setup, do func(*session) error) 
 func (b *bench) environment(to setup, d *database) []string {
 	env := append([]string{"HTTP_ADDR=127.0.0.1:0"}, d.api...)
 	if !to.limits { // they are not what is measured
-		env = append(env, "TENANT_MAX="+strconv.Itoa(max(300, b.connections)), "QUEUE_MAX="+strconv.Itoa(max(1000, b.connections)))
+		env = append(env, "TENANT_MAX="+strconv.Itoa(max(300, b.connections)))
 	}
-	if to.group {
-		env = append(env, "GROUP_COMMIT=on")
-	} else {
-		env = append(env, "GROUP_COMMIT=off", "DATABASE_POOL="+strconv.Itoa(to.pool))
+
+	env = append(env, b.api...)
+	if !to.group { // last, so that it holds whatever -api says
+		pool := strconv.Itoa(to.pool)
+		env = append(env, "BATCH_MAX=1", "COMMITTERS="+pool, "DATABASE_POOL="+pool)
 	}
-	return append(env, b.api...)
+	return env
 }
 
 // stretch is what is asked of the API.
