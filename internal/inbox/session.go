@@ -22,6 +22,7 @@ type session struct {
 type backlog struct {
 	messages []message
 	failures int // of the first message, in a row
+	alone    int // how many are to be done one by one, since one of them fails
 	again    time.Time
 	held     bool
 }
@@ -53,7 +54,7 @@ func (s *session) pass(ctx context.Context) (wake time.Time) {
 		if start.Before(b.again) {
 			continue
 		}
-		if err := s.advance(ctx, p, b); err != nil {
+		if err := s.advance(ctx, p, b, start.Add(passLimit)); err != nil {
 			s.outage(ctx, err)
 			break
 		}
@@ -93,15 +94,18 @@ func (s *session) pass(ctx context.Context) (wake time.Time) {
 	return wake
 }
 
-// advance does the messages of a partition in order, as far as it goes. An error is an outage: of the database, not of an
-// event.
-func (s *session) advance(ctx context.Context, p partition, b *backlog) error {
-	size := len(b.messages)
-	if b.failures > 0 {
-		size = 1
-	}
-	for len(b.messages) > 0 && ctx.Err() == nil {
+// advance does the messages of a partition in order, as far as it goes until the limit. An error is an outage: of the
+// database, not of an event.
+func (s *session) advance(ctx context.Context, p partition, b *backlog, limit time.Time) error {
+	for first := true; len(b.messages) > 0 && ctx.Err() == nil; first = false {
 		start := time.Now()
+		if !first && start.After(limit) {
+			return nil // a rebalance waits for us no longer than rebalanceTimeout
+		}
+		size := len(b.messages)
+		if b.alone > 0 || b.failures > 0 {
+			size = 1
+		}
 		batch, n := b.next(size)
 		err := s.attempt(ctx, batch)
 		var away *outageError
@@ -109,11 +113,11 @@ func (s *session) advance(ctx context.Context, p partition, b *backlog) error {
 		case err == nil:
 			s.recovered(ctx)
 			s.done[p] = b.messages[n-1].event.Offset + 1
-			b.messages, b.failures = b.messages[n:], 0
+			b.pass(n)
 		case errors.As(err, &away):
 			return err
 		case n > 1:
-			size = 1 // one of them fails: those before it take effect, those behind it wait
+			b.alone = n // one of them fails: those before it take effect, those behind it wait
 		default:
 			b.failures++
 			outcome, err := s.failed(ctx, b, err)
@@ -123,10 +127,16 @@ func (s *session) advance(ctx context.Context, p partition, b *backlog) error {
 			}
 			// Crash point: a letter, and its offset not committed. It is delivered again and found among the letters.
 			s.done[p] = b.messages[0].event.Offset + 1
-			b.messages, b.failures = b.messages[1:], 0
+			b.pass(1)
 		}
 	}
 	return nil
+}
+
+// pass forgets the first n messages, which are done.
+func (b *backlog) pass(n int) {
+	b.messages = b.messages[n:]
+	b.failures, b.alone = 0, max(0, b.alone-n)
 }
 
 // failed says what to do with the first message, which has failed once more: to wait and try again, or to go on, since it is
