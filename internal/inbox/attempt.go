@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"runtime/debug"
 	"time"
 
@@ -165,7 +166,7 @@ func (c *Consumer) transact(ctx context.Context, do func(context.Context, pgx.Tx
 	switch err := do(ctx, tx); {
 	case err != nil && ctx.Err() != nil:
 		// It began, and did not end in time. Were it the database, the next one would not begin.
-		return fmt.Errorf("it took longer than %s: %w", attemptTimeout, err)
+		return fmt.Errorf("%w than %s: %w", errTooLong, attemptTimeout, err)
 	case err != nil:
 		return classify(err, tx.Conn().IsClosed())
 	}
@@ -197,6 +198,32 @@ const maxRaces = 3
 func lostRace(err error) bool {
 	var pg *pgconn.PgError
 	return errors.As(err, &pg) && (pg.Code == "40001" || pg.Code == "40P01" || pg.Code == "55P03")
+}
+
+// errTooLong says that a transaction did not end in time, and no limit of the session's ended it.
+var errTooLong = errors.New("it took longer")
+
+// timedOut reports whether err may be no fault of the event: another transaction holds its rows, a COMMIT that waits for its
+// standby for example, or the database is slow.
+func timedOut(err error) bool {
+	var pg *pgconn.PgError
+	if !errors.As(err, &pg) {
+		return errors.Is(err, errTooLong)
+	}
+	switch pg.Code {
+	case "57014", "55P03", "25P03", "25P04": // statement, lock, idle and transaction timeout
+		return true
+	}
+	return errors.Is(err, errTooLong)
+}
+
+// pause returns how long to wait after so many failures in a row: doubled each time up to TryFor, half of it left to chance.
+// Tries failures take about TryFor.
+func (c *Consumer) pause(failures int) time.Duration {
+	doublings := min(c.Tries-1, 20)
+	shortest := c.TryFor / time.Duration(max(1, 1<<doublings-1))
+	d := min(c.TryFor, shortest<<min(failures-1, doublings))
+	return d/2 + rand.N(d/2+1)
 }
 
 // outageError says that the database could not be worked with: any other event would have met the same.

@@ -60,8 +60,9 @@ type Consumer struct {
 	Log    *slog.Logger // nil: slog.Default()
 
 	// How often, and over how long, an event is tried before it becomes a dead letter; its partition waits meanwhile.
-	// Default: 5 times within about 30 s, which outlives a deadlock, a lock that is held or a deploy in progress. Outages of
-	// the database are no tries.
+	// Default: 5 times within about 30 s, which outlives a deadlock or a deploy in progress. Outages of the database are no
+	// tries. Timeouts count apart, since a lock that is held or a slow database says nothing about the event: all in all it
+	// is tried twice as often, at most TryFor apart; by default 10 times within 3 to 5 minutes.
 	Tries  int
 	TryFor time.Duration
 	// How many dead letters may wait for a decision; default 20. A handler that fails every event stops its partitions then

@@ -24,8 +24,9 @@
 //
 // # Dead letters
 //
-// An event that fails is tried again, 5 times within about 30 s (Tries, TryFor), and is a dead letter then. A record that is
-// no CloudEvent is one at once; it is known by a hash of its place and its contents. An outage of the database is no try.
+// An event that fails is tried again, 5 times within about 30 s (Tries, TryFor), and is a dead letter then. Timeouts are
+// given 10 tries within 3 to 5 minutes: another transaction may hold its rows, or the database be slow. A record that is no
+// CloudEvent is a dead letter at once; it is known by a hash of its place and its contents. An outage of the database is no try.
 // An operator decides (DeadLetters, RetryDeadLetter, SkipDeadLetter, or "consumer dead-letters"). What is retried goes
 // through the same handler in a transaction with its inbox row, and what waits behind it follows, in order. At most 20
 // (MaxDeadLetters) wait for a decision: a handler that fails everything stops its partitions and does not fill a table.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -173,14 +174,15 @@ const openAggregates = `aggregates AS (
     ORDER BY topic, key LIMIT 1) n
 )`
 
-// Without a key each letter is an aggregate of its own, and none waits behind another.
+// Without a key each letter is an aggregate of its own, and none waits behind another. $2 are letters that are not tried now.
 const readReleased = `
 WITH RECURSIVE ` + openAggregates + `, released AS (
   SELECT min(f.id) AS id FROM aggregates a CROSS JOIN LATERAL (
     SELECT id FROM inbox_dead_letters WHERE consumer = $1 AND topic = a.topic AND key = a.key AND state IN ('parked', 'retry')
-    AND (a.key <> '' OR state = 'retry') ORDER BY id LIMIT 1) f
-  WHERE a.key = '' OR NOT EXISTS (SELECT FROM inbox_dead_letters u WHERE u.consumer = $1 AND u.topic = a.topic AND u.key = a.key
-                                  AND u.state = 'parked' AND u.reason IS NOT NULL)
+    AND (a.key <> '' OR state = 'retry' AND id <> ALL($2)) ORDER BY id LIMIT 1) f
+  WHERE f.id <> ALL($2)
+  AND (a.key = '' OR NOT EXISTS (SELECT FROM inbox_dead_letters u WHERE u.consumer = $1 AND u.topic = a.topic AND u.key = a.key
+                                 AND u.state = 'parked' AND u.reason IS NOT NULL))
 )
 SELECT id, event_id, event_day IS NULL, topic, partition, "offset", key, headers, payload, tries FROM inbox_dead_letters
 WHERE consumer = $1 AND id = (SELECT id FROM released)`
@@ -194,19 +196,34 @@ UPDATE inbox_dead_letters SET state = 'parked', reason = $3, tries = tries + 1,
   event_day = CASE WHEN $4 THEN NULL ELSE event_day END
 WHERE consumer = $1 AND id = $2 AND state IN ('parked', 'retry')`
 
+// timeouts are those of a released letter, in a row.
+type timeouts struct {
+	n     int
+	again time.Time // when it is tried again
+}
+
 // release processes the first letter that may be, if there is one. One that fails is a dead letter again at once: a person
-// has just looked at it, and the others are not to wait.
-func (c *Consumer) release(ctx context.Context) (found bool, err error) {
+// has just looked at it, and the others are not to wait. One that timed out is tried as often as an event that did, and kept
+// in slow: the person could only say the same again.
+func (c *Consumer) release(ctx context.Context, slow map[int64]timeouts) (found bool, err error) {
 	start := time.Now()
+	later := []int64{}
+	for id, t := range slow {
+		if start.Before(t.again) {
+			later = append(later, id)
+		}
+	}
+
 	var l letter
 	var outcome string
 	var gaps []gap
 	err = c.race(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
 		var mine bool
+		found = false
 		if err := tx.QueryRow(ctx, lockLetters, c.Name).Scan(&mine); err != nil || !mine {
 			return err
 		}
-		if l, found, err = c.firstReleased(ctx, tx); err != nil || !found {
+		if l, found, err = c.firstReleased(ctx, tx, later); err != nil || !found {
 			return err
 		}
 		outcome, gaps, err = c.apply(ctx, tx, l)
@@ -216,6 +233,7 @@ func (c *Consumer) release(ctx context.Context) (found bool, err error) {
 	var away *outageError
 	switch {
 	case err == nil && found:
+		delete(slow, l.id)
 		c.OnEvent(outcome, time.Since(start))
 		c.tellGaps(ctx, gaps)
 		c.Log.InfoContext(ctx, "dead letter processed", "id", l.id, "event_id", l.eventID, "outcome", outcome)
@@ -229,8 +247,15 @@ func (c *Consumer) release(ctx context.Context) (found bool, err error) {
 		if !errors.Is(err, ErrForgotten) {
 			return false, err
 		}
+	case timedOut(err) && slow[l.id].n+1 < 2*c.Tries:
+		n := slow[l.id].n + 1
+		wait := c.pause(n)
+		slow[l.id] = timeouts{n, time.Now().Add(wait)}
+		c.Log.WarnContext(ctx, "dead letter timed out, trying again", "id", l.id, "event_id", l.eventID, "retry_in", wait, "error", err)
+		return true, nil
 	}
 
+	delete(slow, l.id)
 	c.OnEvent(Failed, time.Since(start))
 	c.Log.ErrorContext(ctx, "dead letter failed again", "id", l.id, "event_id", l.eventID, "error", err)
 	forgotten := errors.Is(err, ErrForgotten)
@@ -242,9 +267,9 @@ func (c *Consumer) release(ctx context.Context) (found bool, err error) {
 	return err == nil, err
 }
 
-func (c *Consumer) firstReleased(ctx context.Context, tx pgx.Tx) (l letter, found bool, err error) {
+func (c *Consumer) firstReleased(ctx context.Context, tx pgx.Tx, later []int64) (l letter, found bool, err error) {
 	e := &l.event
-	err = tx.QueryRow(ctx, readReleased, c.Name).
+	err = tx.QueryRow(ctx, readReleased, c.Name, later).
 		Scan(&l.id, &l.eventID, &l.dayless, &e.Topic, &e.Partition, &e.Offset, &e.Key, &l.headers, &e.Payload, &l.tries)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return l, false, nil
@@ -297,15 +322,17 @@ const releaseEvery = time.Second
 
 // releaseLetters processes the letters that operators release, until ctx ends.
 func (c *Consumer) releaseLetters(ctx context.Context) {
+	slow := map[int64]timeouts{}
 	for ctx.Err() == nil {
 		start := time.Now()
-		found, err := c.release(ctx)
+		found, err := c.release(ctx, slow)
 		var away *outageError
 		if err != nil && ctx.Err() == nil && !errors.As(err, &away) { // the session says when the database is away
 			c.Log.WarnContext(ctx, "dead letters not processed, trying again", "error", err)
 		}
 		if !found {
 			c.measureLetters(ctx)
+			maps.DeleteFunc(slow, func(_ int64, t timeouts) bool { return time.Since(t.again) > time.Hour }) // others decided on them
 			// Behind a few letters many may wait, and the look at them all must not become a load.
 			sleep(ctx, max(releaseEvery, 20*time.Since(start)))
 		}

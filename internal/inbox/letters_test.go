@@ -522,7 +522,9 @@ func TestEventThatTakesTooLongIsParked(t *testing.T) {
 			d.produce(t, d.numbered(0, "slow", 1), d.numbered(0, "beside", 1))
 			d.start(t, c)
 			d.wantApplied(t, map[string][]int64{"beside": {1}})
-			d.letters(t, 1)
+			if l := d.letters(t, 1)[0]; l.Tries != 2*c.Tries {
+				t.Errorf("parked after %d tries, want %d", l.Tries, 2*c.Tries)
+			}
 		})
 	}
 }

@@ -22,6 +22,7 @@ type session struct {
 type backlog struct {
 	messages []message
 	failures int // of the first message, in a row
+	timeouts int // among them
 	alone    int // how many are to be done one by one, since one of them fails
 	again    time.Time
 	held     bool
@@ -120,6 +121,9 @@ func (s *session) advance(ctx context.Context, p partition, b *backlog, limit ti
 			b.alone = n // one of them fails: those before it take effect, those behind it wait
 		default:
 			b.failures++
+			if timedOut(err) {
+				b.timeouts++
+			}
 			outcome, err := s.failed(ctx, b, err)
 			s.OnEvent(outcome, time.Since(start))
 			if err != nil || outcome == Failed {
@@ -136,7 +140,7 @@ func (s *session) advance(ctx context.Context, p partition, b *backlog, limit ti
 // pass forgets the first n messages, which are done.
 func (b *backlog) pass(n int) {
 	b.messages = b.messages[n:]
-	b.failures, b.alone = 0, max(0, b.alone-n)
+	b.failures, b.timeouts, b.alone = 0, 0, max(0, b.alone-n)
 }
 
 // failed says what to do with the first message, which has failed once more: to wait and try again, or to go on, since it is
@@ -149,9 +153,9 @@ func (s *session) failed(ctx context.Context, b *backlog, reason error) (outcome
 
 	// What is no event, or has no day in the inbox, does not become one by waiting.
 	forgotten := errors.Is(reason, ErrForgotten)
-	if m.err == nil && !forgotten && b.failures < s.Tries {
-		wait := s.TryFor / (1<<(s.Tries-1) - 1) << (b.failures - 1) // doubled each time
-		wait = wait/2 + rand.N(wait/2+1)
+	again := b.failures-b.timeouts < s.Tries && b.failures < 2*s.Tries
+	if m.err == nil && !forgotten && again {
+		wait := s.pause(b.failures)
 		b.again = time.Now().Add(wait)
 		log.WarnContext(ctx, "event failed, its partition waits", "retry_in", wait)
 		return Failed, nil
