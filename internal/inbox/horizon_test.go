@@ -268,3 +268,53 @@ func TestInboxIsTrimmedOnlyWhenItCoversTheTopics(t *testing.T) {
 		})
 	}
 }
+
+// At midnight: the day of an event has begun for its new owner and not for the one before, which is about to park it.
+func TestForgottenEventOfTheNewOwnersDayTakesEffectOnce(t *testing.T) {
+	t.Parallel()
+	for name, letters := range map[string]int{"applied before it is parked": 0, "applied while it is parked": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(t, testenv.Brokers(t), 1)
+			id, at := uuid.New(), ago(-3)
+			day := at.Truncate(24 * time.Hour)
+			newOwner := sync.OnceFunc(func() {
+				err := pgx.BeginFunc(t.Context(), d.owner, func(tx pgx.Tx) error {
+					_, err := tx.Exec(t.Context(), fmt.Sprintf(`CREATE TABLE inbox_events_%s PARTITION OF inbox_events FOR VALUES FROM ('%s') TO ('%s')`,
+						day.Format("20060102"), day.Format(time.DateOnly), day.AddDate(0, 0, 1).Format(time.DateOnly)))
+					if err != nil {
+						return err
+					}
+					if _, err := inbox.Once(t.Context(), tx, "test", id, at); err != nil {
+						return err
+					}
+					_, err = tx.Exec(t.Context(), `INSERT INTO applied (event_id, key, sequence) VALUES ($1, 'a', 1)`, id)
+					return err
+				})
+				if err != nil {
+					t.Error(err)
+				}
+			})
+
+			c := d.consumer(t)
+			c.Trace = func(ctx context.Context, _ inbox.Event) (context.Context, func(error)) {
+				return ctx, func(err error) {
+					if letters == 0 && errors.Is(err, inbox.ErrForgotten) {
+						newOwner()
+					}
+				}
+			}
+			d.produce(t, d.event(0, id, "a", "ce_time", at.Format(time.RFC3339Nano)))
+			d.start(t, c)
+			d.atLeast(t, inbox.Parked, 1)
+			newOwner()
+			for _, l := range d.letters(t, letters) {
+				if err := retry(t.Context(), d.pool, l.ID); err != nil {
+					t.Fatal(err)
+				}
+			}
+			d.letters(t, 0)
+			d.wantApplied(t, map[string][]int64{"a": {1}})
+		})
+	}
+}

@@ -78,14 +78,15 @@ func (c *Consumer) standings(ctx context.Context, tx pgx.Tx, topic string, ids [
 	return found, nil
 }
 
-// In the order of the arrays, which becomes the order of the ids. What has taken effect already does not wait. Headers are
+// In the order of the arrays, which becomes the order of the ids. What has taken effect already does not wait, and its own
+// day tells, also where the letter is stored without one: another instance may know that day since midnight. Headers are
 // slices of one array: they are not of the same number for each letter.
 const insertLetters = `
 INSERT INTO inbox_dead_letters (consumer, event_id, event_day, event_type, sequence, topic, partition, "offset", key, headers, payload, reason, tries)
 SELECT $1, t.event_id, t.event_day, t.event_type, t.sequence, $2, $3, t.at, t.key, ($4::bytea[])[t.low:t.high], t.payload, $5, $6
-FROM unnest($7::uuid[], $8::date[], $9::text[], $10::bigint[], $11::bigint[], $12::bytea[], $13::bytea[], $14::int[], $15::int[])
-     WITH ORDINALITY t(event_id, event_day, event_type, sequence, at, key, payload, low, high, i)
-LEFT JOIN LATERAL (SELECT event_id FROM inbox_events WHERE consumer = $1 AND event_id = t.event_id AND event_day = t.event_day LIMIT 1) e ON true
+FROM unnest($7::uuid[], $8::date[], $9::text[], $10::bigint[], $11::bigint[], $12::bytea[], $13::bytea[], $14::int[], $15::int[], $16::date[])
+     WITH ORDINALITY t(event_id, event_day, event_type, sequence, at, key, payload, low, high, own_day, i)
+LEFT JOIN LATERAL (SELECT event_id FROM inbox_events WHERE consumer = $1 AND event_id = t.event_id AND event_day = t.own_day LIMIT 1) e ON true
 WHERE e.event_id IS NULL
 ORDER BY t.i
 ON CONFLICT (consumer, event_id) DO NOTHING`
@@ -93,7 +94,8 @@ ON CONFLICT (consumer, event_id) DO NOTHING`
 // store writes letters of one partition, in order; all of them for the same reason.
 func (c *Consumer) store(ctx context.Context, tx pgx.Tx, letters []letter) error {
 	n := len(letters)
-	ids, dates, types, sequences, offsets := make([][16]byte, n), make([]*time.Time, n), make([]string, n), make([]int64, n), make([]int64, n)
+	ids, types, sequences, offsets := make([][16]byte, n), make([]string, n), make([]int64, n), make([]int64, n)
+	kept, own := make([]*time.Time, n), make([]*time.Time, n)
 	keys, payloads, lows, highs := make([][]byte, n), make([][]byte, n), make([]int32, n), make([]int32, n)
 	headers := [][]byte{}
 	for i, l := range letters {
@@ -104,9 +106,11 @@ func (c *Consumer) store(ctx context.Context, tx pgx.Tx, letters []letter) error
 			headers = append(headers, filled(part))
 		}
 		highs[i] = int32(len(headers))
-		if l.err == nil && !l.dayless && !l.event.Time.IsZero() {
-			day := days([]time.Time{l.event.Time})
-			dates[i] = &day[0]
+		if l.err == nil && !l.event.Time.IsZero() {
+			own[i] = &days([]time.Time{l.event.Time})[0]
+			if !l.dayless {
+				kept[i] = own[i]
+			}
 		}
 	}
 
@@ -116,7 +120,7 @@ func (c *Consumer) store(ctx context.Context, tx pgx.Tx, letters []letter) error
 		reason = &first.reason
 	}
 	_, err := tx.Exec(ctx, insertLetters, c.Name, first.event.Topic, first.event.Partition, headers, reason, first.tries,
-		ids, dates, types, sequences, offsets, keys, payloads, lows, highs)
+		ids, kept, types, sequences, offsets, keys, payloads, lows, highs, own)
 	if err != nil {
 		return fmt.Errorf("store dead letters: %w", err)
 	}
@@ -286,7 +290,7 @@ func (c *Consumer) apply(ctx context.Context, tx pgx.Tx, l letter) (outcome stri
 		return "", nil, fmt.Errorf("read event: %w", l.err)
 	}
 
-	// Without a day it is not in the inbox. The letter's own state is what makes it take effect once: an operator, who wants
+	// Without a day it was not in the inbox. The letter's own state is what makes it take effect once: an operator, who wants
 	// it processed, has said that it has not yet. A record that this program reads and its predecessor did not has a day.
 	first := true
 	if known := l.event.ID == l.eventID; !known || !l.dayless {
@@ -294,6 +298,10 @@ func (c *Consumer) apply(ctx context.Context, tx pgx.Tx, l letter) (outcome stri
 			return "", nil, errNoTime
 		}
 		if first, err = Once(ctx, tx, c.Name, l.event.ID, l.event.Time); err != nil {
+			return "", nil, waited(err, 1)
+		}
+	} else if !l.event.Time.IsZero() {
+		if first, err = c.onceIfCovered(ctx, tx, l.event); err != nil {
 			return "", nil, waited(err, 1)
 		}
 	}
@@ -316,6 +324,19 @@ func (c *Consumer) apply(ctx context.Context, tx pgx.Tx, l letter) (outcome stri
 		return "", nil, fmt.Errorf("note a dead letter as applied: %w", err)
 	}
 	return outcome, gaps, nil
+}
+
+// onceIfCovered is Once, and true where the inbox does not cover the event's day. It may by now: at midnight another instance
+// may have processed the event, of that day, while this one made a letter of it.
+func (c *Consumer) onceIfCovered(ctx context.Context, tx pgx.Tx, e Event) (first bool, err error) {
+	err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) (err error) { // a savepoint: without a partition the insert fails
+		first, err = Once(ctx, tx, c.Name, e.ID, e.Time)
+		return err
+	})
+	if errors.Is(err, ErrNoDay) {
+		return true, nil
+	}
+	return first, err
 }
 
 const releaseEvery = time.Second
