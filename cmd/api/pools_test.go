@@ -25,13 +25,13 @@ func TestReadinessPingsOnceASecond(t *testing.T) {
 	cancel()
 	began, before := time.Now(), pools.auth.Stat().AcquireCount()
 	for range 1000 {
-		if err := pools.ready(left); err != nil { // a caller that left spoils it for nobody
+		if err := pools.ready(left); err != nil { // a disconnected caller does not affect others
 			t.Fatal(err)
 		}
 	}
 	pings := pools.auth.Stat().AcquireCount() - before
 	if most := 1 + int64(time.Since(began)/readinessAge); pings < 1 || pings > most {
-		t.Errorf("%d pings for 1000 questions, want 1 to %d", pings, most)
+		t.Errorf("%d pings for 1000 calls, want 1 to %d", pings, most)
 	}
 
 	pools.readiness.until = time.Time{}

@@ -62,7 +62,7 @@ func (b *bench) revoke(t *testing.T, id string) {
 	b.do(t, func(tx pgx.Tx) error { return credentials.Revoke(t.Context(), tx, id) })
 }
 
-// hold lets nobody read credentials until release is called.
+// hold blocks all reads of credentials until release is called.
 func (b *bench) hold(t *testing.T) (release func()) {
 	t.Helper()
 	tx, err := b.owner.Begin(t.Context())

@@ -12,7 +12,7 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-// invented is the nth token that nobody was given.
+// invented returns the nth of the tokens that were never issued.
 func invented(n int) string {
 	return withChecksum(fmt.Sprintf("oncepay_%016d_%032d", n, n))
 }

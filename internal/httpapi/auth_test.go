@@ -28,14 +28,17 @@ func TestRoutesRequireAuthentication(t *testing.T) {
 	stranger := a.newTenant(t, credentials.ScopeFund)
 	revoked := a.newTenant(t)
 	a.tx(t, func(ctx context.Context, tx pgx.Tx) error { return credentials.Revoke(ctx, tx, revoked.credential) })
-	nobody := caller{api: a}
-	bad := []string{"", "Bearer", "Bearer ", "Bearer x", "Basic " + a.caller.token, a.caller.token, "Bearer " + a.caller.token + "x",
-		"Bearer " + strings.ToUpper(a.caller.token), "Bearer " + revoked.token}
+	unauthenticated := caller{api: a}
+	token := a.caller.token
+	bad := []string{
+		"", "Bearer", "Bearer ", "Bearer x", "Basic " + token, token, "Bearer " + token + "x",
+		"Bearer " + strings.ToUpper(token), "Bearer " + revoked.token,
+	}
 
 	routes := 0
 	err := chi.Walk(a.handler.(chi.Routes), func(method, route string, _ http.Handler, _ ...func(http.Handler) http.Handler) error {
 		if route == "/livez" || route == "/readyz" {
-			if got := nobody.do(t, method, route, ""); got.status != http.StatusOK {
+			if got := unauthenticated.do(t, method, route, ""); got.status != http.StatusOK {
 				t.Errorf("%s %s: %d", method, route, got.status)
 			}
 			return nil
@@ -52,7 +55,7 @@ func TestRoutesRequireAuthentication(t *testing.T) {
 		t.Run(method+" "+route, func(t *testing.T) {
 			var first string
 			for _, header := range bad {
-				got := nobody.do(t, method, path, "{}", "Authorization", header)
+				got := unauthenticated.do(t, method, path, "{}", "Authorization", header)
 				got.is(t, http.StatusUnauthorized, "unauthorized")
 				if got.header.Get("WWW-Authenticate") != "Bearer" {
 					t.Error("no WWW-Authenticate")
@@ -62,7 +65,7 @@ func TestRoutesRequireAuthentication(t *testing.T) {
 					first = same
 				}
 				if same != first {
-					t.Errorf("%q is told another reason: %s", header, same)
+					t.Errorf("%q gets another reason: %s", header, same)
 				}
 			}
 			r, _ := http.NewRequestWithContext(t.Context(), method, a.URL+path, nil)
@@ -72,7 +75,7 @@ func TestRoutesRequireAuthentication(t *testing.T) {
 			if method == http.MethodPost {
 				return
 			}
-			if got := nobody.do(t, http.MethodHead, path, ""); got.status != http.StatusUnauthorized || got.body != "" {
+			if got := unauthenticated.do(t, http.MethodHead, path, ""); got.status != http.StatusUnauthorized || got.body != "" {
 				t.Errorf("HEAD without a credential: %d", got.status)
 			}
 			if got := a.caller.do(t, http.MethodHead, path, ""); got.status != http.StatusOK || got.body != "" || got.header.Get("Content-Length") == "" {
@@ -87,7 +90,7 @@ func TestRoutesRequireAuthentication(t *testing.T) {
 				none := stranger.get(t, strings.Replace(route, "{id}", uuid.NewString(), 1))
 				odd := stranger.get(t, strings.Replace(route, "{id}", "'--", 1))
 				if anonymous(none.body) != anonymous(other.body) || anonymous(odd.body) != anonymous(other.body) {
-					t.Errorf("not found alike:\n%s\n%s\n%s", other.body, none.body, odd.body)
+					t.Errorf("not-found answers differ:\n%s\n%s\n%s", other.body, none.body, odd.body)
 				}
 			}
 		})
@@ -153,12 +156,12 @@ func TestResponseHeaders(t *testing.T) {
 			t.Errorf("%v", got.header)
 		}
 	}
-	nobody := caller{api: a}
-	if got := nobody.post(t, "/api/v1/payments", "{}", "Idempotency-Key", `"a,b"`); got.status != 401 || got.header.Get("Idempotency-Key") != "a,b" {
+	unauthenticated := caller{api: a}
+	if got := unauthenticated.post(t, "/api/v1/payments", "{}", "Idempotency-Key", `"a,b"`); got.status != 401 || got.header.Get("Idempotency-Key") != "a,b" {
 		t.Errorf("the key is not echoed: %+v", got)
 	}
 	for path, route := range map[string]string{"/nothing": "", "/api/v1/payments": "/api/v1/payments", "/api/v1/payments/x": "/api/v1/payments/{id}"} {
-		nobody.do(t, "GET", path, "", "X-Request-Id", "r")
+		unauthenticated.do(t, "GET", path, "", "X-Request-Id", "r")
 		if o := a.last("r"); o.Route != route || o.Duration <= 0 {
 			t.Errorf("%s is observed as %+v", path, o)
 		}

@@ -20,8 +20,8 @@ const (
 
 func TestCanonicalBytesIgnoreWhiteSpaceAndOrder(t *testing.T) {
 	t.Parallel()
-	// The golden bytes: whoever changes them turns repeats in flight into 422 and must raise the
-	// fingerprint's version.
+	// The golden bytes. Changing them turns repeats in flight into 422, so raise the fingerprint's
+	// version with them.
 	const want = `{"amount_minor":25000,"currency":"USD","source_account":"` + source + `","destination_account":"` + destination +
 		`","description":"<é>","metadata":{"a":"1","b":"2"},"client_reference":"r"}`
 	for _, body := range []string{
@@ -70,7 +70,7 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 		if err != nil && httpapi.Code(err) == "internal" {
-			t.Errorf("%v is no refusal of form", err)
+			t.Errorf("%v is not a problem of the body", err)
 		}
 	})
 }
@@ -110,18 +110,18 @@ func TestRateIsPerClientInBoundedMemory(t *testing.T) {
 	a, b := uuid.New(), uuid.New()
 	for range 2 {
 		if l.Take(a) != 0 {
-			t.Fatal("a second's worth at once is refused")
+			t.Fatal("a burst of one second is refused")
 		}
 	}
 	if got := l.Take(a); got != 500*time.Millisecond {
 		t.Errorf("refused for %v, want 500ms", got)
 	}
 	if l.Take(b) != 0 {
-		t.Error("another client pays for it")
+		t.Error("another client is limited as well")
 	}
 	l.GiveBack(a)
 	if l.Take(a) != 0 {
-		t.Error("a token that was given back cannot be had")
+		t.Error("a returned token is not available")
 	}
 	now = now.Add(500 * time.Millisecond)
 	if l.Take(a) != 0 || l.Take(a) == 0 {

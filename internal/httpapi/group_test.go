@@ -114,7 +114,7 @@ func soon(t *testing.T, answers <-chan answer) answer {
 	case a := <-answers:
 		return a
 	case <-time.After(20 * time.Second):
-		t.Fatal("the answers do not come")
+		t.Fatal("no answer within 20 s")
 		return answer{}
 	}
 }

@@ -164,7 +164,7 @@ func TestBadInputIsRefusedAndStoresNothing(t *testing.T) {
 		})
 	}
 
-	t.Run("all fields that are wrong are told at once", func(t *testing.T) {
+	t.Run("all wrong fields are reported at once", func(t *testing.T) {
 		p := a.caller.post(t, "/api/v1/payments", `{"amount":"250.00","currency":"usd","source_account":"x","metadata":{"a/b~c d":1},"sum":1}`).is(t, 422, "unknown-field")
 		got := []string{}
 		for _, e := range p.Errors {
@@ -181,11 +181,11 @@ func TestBadInputIsRefusedAndStoresNothing(t *testing.T) {
 			t.Errorf("%+v", p)
 		}
 	})
-	t.Run("a query on a POST", func(t *testing.T) {
+	t.Run("query on a POST", func(t *testing.T) {
 		a.caller.post(t, "/api/v1/payments?x=1", replaced("", "")).is(t, 400, "invalid-query")
 		a.caller.post(t, "/api/v1/payments?", replaced("", "")).is(t, 400, "invalid-query")
 	})
-	t.Run("a body of unknown length that is too large closes the connection", func(t *testing.T) {
+	t.Run("body of unknown length over the limit closes the connection", func(t *testing.T) {
 		r, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, a.URL+"/api/v1/payments", io.MultiReader(bytes.NewReader(make([]byte, 65<<10))))
 		r.Header = http.Header{"Authorization": {"Bearer " + a.caller.token}, "Content-Type": {"application/json"}, "Idempotency-Key": {"k"}}
 		got := send(t, a, r)

@@ -199,7 +199,7 @@ func TestConcurrentAttemptsConflictOrWait(t *testing.T) {
 	c := a.caller
 	const body = `{"currency":"USD"}`
 
-	t.Run("409 at once, whatever the body", func(t *testing.T) {
+	t.Run("conflict at once, whatever the body", func(t *testing.T) {
 		finish := c.hold(t, "at-once")
 		defer finish(false)
 		for _, body := range []string{body, `{"currency":"EUR"}`} {
@@ -213,7 +213,7 @@ func TestConcurrentAttemptsConflictOrWait(t *testing.T) {
 			<-waiting
 		}
 	})
-	t.Run("who prefers to wait gets the answer", func(t *testing.T) {
+	t.Run("Prefer: wait gets the answer", func(t *testing.T) {
 		finish := c.hold(t, "replay")
 		done := make(chan answer, 1)
 		go func() { done <- c.post(t, "/api/v1/accounts", body, "Idempotency-Key", "replay", "Prefer", "wait=5") }()
@@ -225,7 +225,7 @@ func TestConcurrentAttemptsConflictOrWait(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 	})
-	t.Run("or does the work itself when the other one vanished", func(t *testing.T) {
+	t.Run("Prefer: wait takes over after a crash", func(t *testing.T) {
 		finish := c.hold(t, "vanished")
 		done := make(chan answer, 1)
 		go func() {
@@ -238,7 +238,7 @@ func TestConcurrentAttemptsConflictOrWait(t *testing.T) {
 			t.Errorf("%+v", got)
 		}
 	})
-	t.Run("or learns that it was for another request", func(t *testing.T) {
+	t.Run("Prefer: wait reports a mismatch", func(t *testing.T) {
 		finish := c.hold(t, "other")
 		done := make(chan answer, 1)
 		go func() {
@@ -248,7 +248,7 @@ func TestConcurrentAttemptsConflictOrWait(t *testing.T) {
 		finish(true)
 		(<-done).is(t, http.StatusUnprocessableEntity, "idempotency-key-reused")
 	})
-	t.Run("or is told when its time is up", func(t *testing.T) {
+	t.Run("Prefer: wait times out with a conflict", func(t *testing.T) {
 		finish := c.hold(t, "long")
 		defer finish(false)
 		start := time.Now()
@@ -373,7 +373,7 @@ func TestFailuresTellRetryAndHideCause(t *testing.T) {
 		{"former primary", &pgconn.PgError{Code: "25006", Message: "secret"}, 503, "unavailable"},
 		{"lock", &pgconn.PgError{Code: "55P03", Message: "secret"}, 503, "unavailable"},
 		{"time", context.DeadlineExceeded, 503, "unavailable"},
-		{"unforeseen", errors.New("secret"), 500, "internal"},
+		{"unknown error", errors.New("secret"), 500, "internal"},
 		{"bug in SQL", &pgconn.PgError{Code: "42601", Message: "secret"}, 500, "internal"},
 		{"panic", nil, 500, "internal"},
 	} {
@@ -402,7 +402,7 @@ func TestFailuresTellRetryAndHideCause(t *testing.T) {
 	}
 }
 
-// A client that closes its sending half has sent all it has to say, and is waiting for the answer.
+// A client that closes its sending half has sent everything and waits for the answer.
 func TestRequestRunsAfterClientHalfClose(t *testing.T) {
 	t.Parallel()
 	a := start(t, nil)

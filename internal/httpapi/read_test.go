@@ -85,7 +85,7 @@ func TestListsPageNewestFirst(t *testing.T) {
 		"of another":     {url.Values{"account": {z}}, of(z)},
 		"in time":        {url.Values{"from": {from.Format(time.RFC3339Nano)}, "to": {to.In(time.FixedZone("", 7200)).Format(time.RFC3339Nano)}}, between},
 		"of one in time": {url.Values{"account": {y}, "from": {from.Format(time.RFC3339Nano)}, "to": {to.Format(time.RFC3339Nano)}}, func(p payments.Payment) bool { return of(y)(p) && between(p) }},
-		"of nobody":      {url.Values{"account": {uuid.NewString()}}, func(payments.Payment) bool { return false }},
+		"of no account":  {url.Values{"account": {uuid.NewString()}}, func(payments.Payment) bool { return false }},
 		"long ago":       {url.Values{"to": {"1960-01-01T00:00:00Z"}}, func(payments.Payment) bool { return false }},
 	} {
 		for _, limit := range []int{1, 2, 3, 100} {

@@ -41,7 +41,7 @@ func flood(ctx context.Context, s *shares, tenant uuid.UUID, n int) (through, re
 func wantCounts(t *testing.T, through, refused func() int, want ...int) {
 	t.Helper()
 	if got := [2]int{through(), refused()}; got != [2]int{want[0], want[1]} {
-		t.Errorf("%d were let through and %d refused, want %d and %d", got[0], got[1], want[0], want[1])
+		t.Errorf("%d admitted and %d refused, want %d and %d", got[0], got[1], want[0], want[1])
 	}
 }
 
@@ -63,7 +63,7 @@ func TestContendingTenantIsAdmittedInWaves(t *testing.T) {
 		}
 		through, refused := flood(t.Context(), s, flooder, 150)
 		wantCounts(t, through, refused, maxInFlight, 50)
-		if err := s.take(t.Context(), other); err != nil { // at once: it waits for nobody
+		if err := s.take(t.Context(), other); err != nil { // without waiting
 			t.Fatal(err)
 		}
 		for range maxInFlight - lowWater - 1 {
@@ -73,7 +73,7 @@ func TestContendingTenantIsAdmittedInWaves(t *testing.T) {
 		s.giveBack(flooder)
 		wantCounts(t, through, refused, 2*maxInFlight-lowWater, 50) // the next wave
 
-		<-time.After(contentionWindow + time.Nanosecond) // the other one is gone
+		<-time.After(contentionWindow + time.Nanosecond) // the other tenant is no longer active
 		s.giveBack(flooder)
 		wantCounts(t, through, refused, 100, 50)
 		for range 100 - (maxInFlight - lowWater) - 1 {
@@ -123,10 +123,10 @@ func TestRefusedRequestsLookOneAtATime(t *testing.T) {
 		go func() { second <- turns.take(t.Context(), flooder) }()
 		synctest.Wait()
 		if len(second) > 0 {
-			t.Fatal("two look at the same time")
+			t.Fatal("two look at once")
 		}
 		if other := turns.take(t.Context(), uuid.New()); other == nil || time.Since(began) > 0 {
-			t.Error("another tenant waits as well")
+			t.Error("another tenant has to wait")
 		} else {
 			other()
 		}
@@ -134,16 +134,16 @@ func TestRefusedRequestsLookOneAtATime(t *testing.T) {
 		<-time.After(turns.pause - 1)
 		synctest.Wait()
 		if len(second) > 0 {
-			t.Fatal("the next one looks at once")
+			t.Fatal("the next one looks without a pause")
 		}
 		<-time.After(1)
 		synctest.Wait()
 		if len(second) != 1 {
-			t.Fatal("the next one has no turn")
+			t.Fatal("the next one gets no turn")
 		}
 		began = time.Now()
 		if third := turns.take(t.Context(), flooder); third != nil || time.Since(began) != turns.patience {
-			t.Errorf("one that nobody made room for waited %s", time.Since(began))
+			t.Errorf("a request without room waited %s", time.Since(began))
 		}
 		(<-second)()
 		<-time.After(turns.pause)
@@ -154,7 +154,7 @@ func TestRefusedRequestsLookOneAtATime(t *testing.T) {
 	})
 }
 
-// The turn comes at the very moment at which the client leaves: the place is free for the next.
+// The turn comes at the moment the client leaves: its place goes to the next.
 func TestShareIsReturnedWhenTurnComesTooLate(t *testing.T) {
 	t.Parallel()
 	s, flooder, other := newShares(100, time.Now), uuid.New(), uuid.New()
@@ -194,14 +194,14 @@ func TestReadsOfOneTenantLeaveHalfThePool(t *testing.T) {
 			t.Errorf("the third waited %s", time.Since(began))
 		}
 		if other := reads.take(t.Context(), uuid.New()); other == nil || time.Since(began) != reads.patience {
-			t.Error("another tenant waits as well")
+			t.Error("another tenant has to wait")
 		} else {
 			other()
 		}
 
 		first()
 		if third := reads.take(t.Context(), flooder); third == nil || time.Since(began) != reads.patience {
-			t.Error("the next one does not read at once")
+			t.Error("the next one has to wait")
 		} else {
 			third()
 		}

@@ -25,7 +25,7 @@ import (
 	"github.com/oncepay/oncepay/internal/httpapi"
 )
 
-// invented is a token that nobody was given, with a right checksum.
+// invented is a well-formed token that was never issued.
 func invented() string {
 	const base62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 	var b strings.Builder
