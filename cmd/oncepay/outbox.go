@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/oncepay/oncepay/internal/outbox"
+	"github.com/oncepay/oncepay/internal/relay"
 )
 
 const outboxUsage = `Usage: oncepay outbox [flags]
@@ -33,7 +33,7 @@ type outboxView struct {
 	Backlog    backlog    `json:"backlog"` // of the relay that is furthest behind; all events when there is none
 	Refused    int64      `json:"refused"` // by the broker, and nobody has decided on them; of all relays
 	Parked     int64      `json:"parked_aggregates"`
-	Relays     []relay    `json:"relays"`
+	Relays     []cursor   `json:"relays"`
 	Writer     *writer    `json:"oldest_writer"`   // nil: nobody is writing
 	Writers    bool       `json:"writers_visible"` // whether this login may see other roles' transactions
 	Partitions partitions `json:"partitions"`
@@ -44,8 +44,8 @@ type backlog struct {
 	OldestAgeSeconds float64 `json:"oldest_age_seconds"`
 }
 
-// relay is a cursor and who holds it.
-type relay struct {
+// cursor is a relay and who holds it.
+type cursor struct {
 	Name         string     `json:"relay"`
 	LastID       int64      `json:"last_id"`
 	MovedAt      time.Time  `json:"moved_at"`
@@ -95,7 +95,7 @@ func (c *call) outbox(ctx context.Context, args []string) error {
 	return c.show(f, v, v.print)
 }
 
-// The stragglers are found as the relay finds them, see internal/outbox/cursor.go: what the cursor's snapshot could not see
+// The stragglers are found as the relay finds them, see internal/relay/cursor.go: what the cursor's snapshot could not see
 // and today's can. Those of a chunk that was sent already are none.
 const readRelays = `
 SELECT c.relay, c.last_id, c.moved_at, c.holder, nullif(c.lease_until, '-infinity'), c.lease_until > clock_timestamp(), c.fencing_token,
@@ -127,7 +127,7 @@ FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'ou
 
 func (v *outboxView) read(ctx context.Context, tx pgx.Tx) (err error) {
 	rows, _ := tx.Query(ctx, readRelays) // CollectRows returns its error, here and below
-	v.Relays, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r relay, err error) {
+	v.Relays, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r cursor, err error) {
 		err = row.Scan(&r.Name, &r.LastID, &r.MovedAt, &r.Holder, &r.LeaseUntil, &r.Leads, &r.FencingToken, &r.Stragglers)
 		r.MovedAt = r.MovedAt.UTC()
 		if r.LeaseUntil != nil {
@@ -187,8 +187,8 @@ func (v *outboxView) measure(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-func (v *outboxView) backlogOf(ctx context.Context, pool *pgxpool.Pool, relay string) (backlog, error) {
-	b, err := outbox.MeasureBacklog(ctx, pool, relay)
+func (v *outboxView) backlogOf(ctx context.Context, pool *pgxpool.Pool, name string) (backlog, error) {
+	b, err := relay.MeasureBacklog(ctx, pool, name)
 	v.Refused += b.DeadLetters
 	v.Parked += b.ParkedAggregates
 	return backlog{Events: b.Events, OldestAgeSeconds: b.OldestAge.Seconds()}, err

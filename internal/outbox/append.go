@@ -27,6 +27,9 @@ type Event struct {
 // parks its aggregate.
 const MaxEvent = 960 << 10
 
+// reservedPrefix begins the names of the topics that a relay keeps its progress in (internal/relay/kafka).
+const reservedPrefix = "relay-progress."
+
 // In the order of the slice, and naming neither id nor xid: the database draws them, the id while this transaction holds
 // the aggregates' row locks. That is what keeps the events of one aggregate in order.
 const appendEvents = `
@@ -56,10 +59,10 @@ func Append(ctx context.Context, tx pgx.Tx, es []Event) error {
 		if e.ID == uuid.Nil {
 			return fmt.Errorf("append events to outbox: event %d of type %s has no id, and consumers would take it for another", i, e.Type)
 		}
-		if strings.HasPrefix(e.AggregateType, progressTopics) {
+		if strings.HasPrefix(e.AggregateType, reservedPrefix) {
 			return fmt.Errorf("append events to outbox: event %s is of aggregate type %s, and that topic is the relay's own", e.ID, e.AggregateType)
 		}
-		if n := bytesOf(&e); n > MaxEvent {
+		if n := e.Size(); n > MaxEvent {
 			return fmt.Errorf("append events to outbox: event %s of type %s has %d bytes, its headers included, and %d are allowed", e.ID, e.Type, n, MaxEvent)
 		}
 		ids[i], versions[i] = e.ID, e.AggregateVersion
@@ -78,8 +81,8 @@ func Append(ctx context.Context, tx pgx.Tx, es []Event) error {
 	return nil
 }
 
-// bytesOf returns what an event comes to in a record: its id is there twice, and the length of each header's parts takes a few bytes.
-func bytesOf(e *Event) int {
+// Size returns how much of MaxEvent the event takes. Its aggregate id is in a record twice, and each header has two lengths.
+func (e *Event) Size() int {
 	n := len(e.Payload) + len(e.Type) + 2*len(e.AggregateID)
 	for name, value := range e.Headers {
 		n += len(name) + len(value) + 8

@@ -31,7 +31,9 @@ const (
 // table is the import table of docs/design.md. A package that is not in it has no place yet.
 var table = map[string]rule{
 	"internal/idempotency": {nil, []string{pgx, uuid}},
-	"internal/outbox":      {nil, []string{pgx, uuid, kgo}},
+	"internal/outbox":      {nil, []string{pgx, uuid}},
+	"internal/relay":       {nil, []string{pgx, uuid}},
+	"internal/relay/kafka": {[]string{"internal/relay"}, []string{uuid, kgo}},
 	"internal/inbox":       {nil, []string{pgx, uuid, kgo}},
 	"internal/credentials": {nil, []string{pgx, uuid}},
 	"internal/payments":    {[]string{"internal/idempotency", "internal/outbox"}, []string{pgx, uuid}},
@@ -41,34 +43,35 @@ var table = map[string]rule{
 		[]string{"internal/payments", "internal/idempotency", "internal/groupcommit", "internal/credentials", "api"},
 		[]string{pgx, uuid, "github.com/go-chi/chi/v5"},
 	},
-	"internal/config":    {nil, []string{pgx, kgo}},
-	"internal/telemetry": {nil, []string{otel, prom}},
-	"internal/postgres":  {nil, []string{pgx}},
-	"internal/program":   {nil, []string{}},
-	"internal/child":     {nil, []string{}},
-	"internal/client":    {nil, []string{}},
-	"internal/invariant": {nil, []string{pgx, uuid, kgo}},
-	"internal/traffic":   {[]string{"internal/client", "internal/invariant", "internal/outbox"}, []string{pgx, uuid, kgo, "golang.org/x/sync"}},
-	"internal/embedded":  {nil, []string{pgx, kgo, "github.com/fergusstrange/embedded-postgres"}},
-	"internal/testenv":   {[]string{"internal/embedded", "migrations"}, nil},
-	"api":                {nil, []string{}},
-	"migrations":         {nil, []string{pgx, "github.com/pressly/goose/v3"}},
-	"cmd/api":            {[]string{"api", "internal/*", "migrations"}, nil},
-	"cmd/relay":          {[]string{"internal/*", "migrations"}, nil},
-	"cmd/consumer":       {[]string{"internal/*", "migrations"}, nil},
-	"cmd/migrate":        {[]string{"internal/*", "migrations"}, nil},
-	"cmd/oncepay":        {[]string{"internal/*", "migrations"}, []string{pgx, uuid}},
-	"cmd/demo":           {[]string{"internal/*", "migrations"}, nil},
-	"tools/mutants":      {nil, []string{}},
-	"tools/record":       {nil, []string{}},
-	"tools/bench":        {[]string{"internal/*", "migrations"}, []string{pgx, uuid, kgo, "github.com/HdrHistogram/hdrhistogram-go", "golang.org/x/sync"}},
-	"tools/soak":         {[]string{"internal/*", "migrations"}, []string{pgx, uuid, kgo, "github.com/HdrHistogram/hdrhistogram-go", "golang.org/x/sync"}},
-	"test/pgproxy":       {nil, []string{pgx}},
-	"test/plans":         {nil, nil},
-	"test/servers":       {[]string{"internal/testenv", "internal/embedded"}, nil},
-	"test/structure":     {nil, nil},
-	"test/e2e":           {nil, nil},
-	"test/contract":      {nil, nil},
+	"internal/config":     {nil, []string{pgx}},
+	"internal/kafkalogin": {[]string{"internal/config"}, []string{kgo}},
+	"internal/telemetry":  {nil, []string{otel, prom}},
+	"internal/postgres":   {nil, []string{pgx}},
+	"internal/program":    {nil, []string{}},
+	"internal/child":      {nil, []string{}},
+	"internal/client":     {nil, []string{}},
+	"internal/invariant":  {nil, []string{pgx, uuid, kgo}},
+	"internal/traffic":    {[]string{"internal/client", "internal/invariant", "internal/outbox"}, []string{pgx, uuid, kgo, "golang.org/x/sync"}},
+	"internal/embedded":   {nil, []string{pgx, kgo, "github.com/fergusstrange/embedded-postgres"}},
+	"internal/testenv":    {[]string{"internal/embedded", "migrations"}, nil},
+	"api":                 {nil, []string{}},
+	"migrations":          {nil, []string{pgx, "github.com/pressly/goose/v3"}},
+	"cmd/api":             {[]string{"api", "internal/*", "migrations"}, nil},
+	"cmd/relay":           {[]string{"internal/*", "migrations"}, nil},
+	"cmd/consumer":        {[]string{"internal/*", "migrations"}, nil},
+	"cmd/migrate":         {[]string{"internal/*", "migrations"}, nil},
+	"cmd/oncepay":         {[]string{"internal/*", "migrations"}, []string{pgx, uuid}},
+	"cmd/demo":            {[]string{"internal/*", "migrations"}, nil},
+	"tools/mutants":       {nil, []string{}},
+	"tools/record":        {nil, []string{}},
+	"tools/bench":         {[]string{"internal/*", "migrations"}, []string{pgx, uuid, kgo, "github.com/HdrHistogram/hdrhistogram-go", "golang.org/x/sync"}},
+	"tools/soak":          {[]string{"internal/*", "migrations"}, []string{pgx, uuid, kgo, "github.com/HdrHistogram/hdrhistogram-go", "golang.org/x/sync"}},
+	"test/pgproxy":        {nil, []string{pgx}},
+	"test/plans":          {nil, nil},
+	"test/servers":        {[]string{"internal/testenv", "internal/embedded"}, nil},
+	"test/structure":      {nil, nil},
+	"test/e2e":            {nil, nil},
+	"test/contract":       {nil, nil},
 }
 
 // onlyFor lists packages that no other program than those named may contain.
@@ -106,11 +109,25 @@ func TestPackagesImportWhatTheTableAllowsAndNothingElse(t *testing.T) {
 
 func TestOnlyFilesNamedForItKnowKafka(t *testing.T) {
 	t.Parallel()
-	for _, folder := range []string{"internal/outbox", "internal/inbox"} {
-		for _, file := range goFiles(t, folder) {
-			if strings.Contains(read(t, file), `"`+kgo) != strings.HasPrefix(filepath.Base(file), "kafka") {
-				t.Errorf("%s: kafka*.go and no other file imports franz-go", file)
-			}
+	for _, file := range goFiles(t, "internal/inbox") {
+		if strings.Contains(read(t, file), `"`+kgo) != strings.HasPrefix(filepath.Base(file), "kafka") {
+			t.Errorf("%s: kafka*.go and no other file imports franz-go", file)
+		}
+	}
+}
+
+// TestKafkaStaysOut: the API writes events and must not depend on a broker's client, not even indirectly.
+func TestKafkaStaysOut(t *testing.T) {
+	t.Parallel()
+	for _, folder := range []string{"cmd/api", "internal/outbox", "internal/relay"} {
+		cmd := exec.Command("go", "list", "-deps", "./"+folder)
+		cmd.Dir = root
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("go list: %v", err)
+		}
+		if strings.Contains(string(out), kgo) {
+			t.Errorf("%s depends on franz-go", folder)
 		}
 	}
 }
