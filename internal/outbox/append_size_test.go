@@ -31,7 +31,7 @@ func TestAnEventThatIsTooLargeIsRefusedBeforeItIsWritten(t *testing.T) {
 			es[1].Payload = make([]byte, outbox.MaxEvent-base-grown+3)
 			grow(&es[1], grown+over)
 			err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error { return outbox.Append(t.Context(), tx, es) })
-			want := fmt.Sprintf("append events to outbox: event %s of type %s has %d bytes, its headers included, and %d are allowed",
+			want := fmt.Sprintf("append events to outbox: event %s of type %s has %d bytes, more than %d",
 				es[1].ID, es[1].Type, outbox.MaxEvent+over, outbox.MaxEvent)
 			if over == 0 && err != nil || over > 0 && (err == nil || err.Error() != want) {
 				t.Errorf("%s, %d bytes too large: %v", part, over, err)

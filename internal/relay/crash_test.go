@@ -24,9 +24,9 @@ import (
 // A relay that dies at each step, and the one that follows it, on a real broker (`make test`: kfake, which keeps transactions, fences and
 // hides what was aborted as Kafka does; `make test-containers`: Apache Kafka), with both deliveries.
 
-// deathbed is where a relay dies: from there on it neither returns nor answers, and its connections to the database are cut. Its
+// crashPublisher makes a relay die: it no longer returns or answers, and its connections to the database are cut. Its
 // client of Kafka stays open, as that of a zombie does.
-type deathbed struct {
+type crashPublisher struct {
 	relay.Publisher
 	before    bool          // it dies before the second batch is published; else after that
 	onFirst   func()        // before the first batch
@@ -35,7 +35,7 @@ type deathbed struct {
 	over      chan struct{} // closed when the test is
 }
 
-func (p *deathbed) Publish(ctx context.Context, batch []relay.Message, next relay.Progress) error {
+func (p *crashPublisher) Publish(ctx context.Context, batch []relay.Message, next relay.Progress) error {
 	switch {
 	case p.published == 0:
 		p.onFirst()
@@ -52,7 +52,7 @@ func (p *deathbed) Publish(ctx context.Context, batch []relay.Message, next rela
 	return err
 }
 
-func (p *deathbed) die() error {
+func (p *crashPublisher) die() error {
 	close(p.dead)
 	<-p.over
 	return errors.New("it is dead")
@@ -83,7 +83,7 @@ func TestARelayThatDiesAtAnyStepIsFollowedByOneThatLosesNothing(t *testing.T) {
 				}
 				small := func(r *relay.Relay) { r.Batch = size }
 				release := func() {}
-				dying := &deathbed{before: step.before, dead: make(chan struct{}), over: make(chan struct{}), onFirst: sync.OnceFunc(func() {
+				dying := &crashPublisher{before: step.before, dead: make(chan struct{}), over: make(chan struct{}), onFirst: sync.OnceFunc(func() {
 					if step.held {
 						release = d.holdCursor(t)
 					}

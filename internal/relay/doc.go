@@ -1,54 +1,72 @@
-// Package relay publishes the events of an outbox to Kafka if and only if the transaction that wrote them committed.
+// Package relay reads committed events from the outbox and sends them to a broker, in order.
 //
 // # Promise
 //
-// Append writes events in the caller's transaction. The Relay reads them and produces them to Kafka:
+// No committed event is lost and none is invented, with any number of concurrent writers and with
+// transactions that stay open. Events of one aggregate arrive in the order of their commits; there is
+// no order across aggregates. A crash repeats at most two full batches, under the same event ids;
+// with exactly-once, readers with read_committed see no repeats. Consumers deduplicate by event id:
+// package inbox shows how.
 //
-//   - no event is lost and none is invented, under any number of concurrent writers and with long transactions open;
-//   - events of one aggregate arrive in the order of their commits;
-//   - a crash of relay or broker repeats at most as many events as two full batches have, under the same event ids; with kafka.Producer.ExactlyOnce it
-//     repeats nothing that readers with read_committed see.
+// # One term of a leader
 //
-// Not promised: one order across aggregates, or that nobody else sees an event twice. Consumers deduplicate by ce_id; package
-// inbox shows how.
+// Relays of one name share a cursor. One leads, by a lease in the cursor's row; the others poll.
+//
+//	         lease is free         progress is read         ctx ends
+//	standby ---------------> opening ------------> leading ---------> draining ---> end
+//	   ^                        |                     |
+//	   +------------------------+---------------------+
+//	   an error, a lost lease or released dead letters end the term, after draining
+//
+// Standby (elect in lease.go) takes a lease that was given back or has run out, and raises the
+// fencing token. Every write of the term names the token, its holder, and the cursor's last place.
+//
+// Opening (leader.open, progress.go) makes the Publisher, which fences earlier ones as far as the
+// broker can, and reads how far the last term really came.
+//
+// Leading (leader.run) moves batches. A heartbeat renews the lease when a third of it has passed.
+//
+// Draining (leader.finish) moves the cursor behind all that is acknowledged and gives the lease back.
+//
+// # One batch
+//
+//	read     a goroutine reads behind the cursor, one batch ahead       (batch.go, cursor.go)
+//	split    events of parked aggregates become dead letters            (send.go, deadletter.go)
+//	publish  the others go to the broker, and progress with them        (send.go, Publisher)
+//	ack      the broker has the batch; a crash now repeats it           (leader.publish)
+//	move     the cursor follows; small batches share a move             (leader.startMove)
 //
 // # The cursor
 //
-// Ids are drawn before their transactions commit, so they become visible out of order, and "id > last" loses events
-// (2,472 of 20,000, measured with 24 writers). The position of a relay is therefore a pair: the highest id read, and the
-// snapshot it was read in. The next batch is the rows above last, and the stragglers: rows at or below last that the
-// snapshot could not see. Nothing waits for a long transaction but its own events. See cursor.go.
+// Ids are drawn before their transactions commit, so they become visible out of order: reading
+// "id > last" lost 2,472 of 20,000 events with 24 writers. A Position is therefore the highest id read
+// and the snapshot it was read in. The next batch is the rows above that id, and the stragglers: rows
+// at or below it that the snapshot could not see. A long transaction delays its own events only.
 //
-// Order within an aggregate holds because an event's id is drawn while its transaction holds the aggregate's row lock, in
-// a statement after the one that took it, from a sequence that caches nothing.
+// More stragglers than a batch holds go out in chunks, all from the snapshot of the first chunk; new
+// rows wait meanwhile. Every committed row is passed exactly once. cursor.go has the statements.
 //
-// # Leadership
+// # When something fails
 //
-// Any number of relays of one name may run. One is leader by a lease in outbox_cursors, by the database's clock; the others
-// wait. Every change of leader raises a fencing token, and every move of the cursor names the token it was elected with.
-// There are no session locks and no LISTEN: a pooler may stand in between.
-//
-// A heartbeat renews the lease when a third of it has passed, and ends the term when another relay leads, the database went back, or the
-// lease could not be renewed in time. A standby takes a lease that was given back or has run out.
-//
-// # What happens when
-//
-//	the relay dies after reading              nothing happened; the next leader reads the same batch
-//	it dies after producing                   the batch is produced again, under the same event ids, or begun behind (ExactlyOnce)
-//	it is stopped for longer than its lease   another one leads; the late one moves nothing, and waits like any other
-//	the broker is away                        the relay waits, for ever; the backlog grows in Postgres
-//	the database is away                      the same
-//	a topic is missing or forbidden           the same; OnError is told a TopicError
-//	a topic's partitions changed              the same, with a PartitionsError in it; or it drains (kafka/partitions.go)
-//	the broker refuses an event               its aggregate is parked until an operator decides, all others flow (deadletter.go)
-//	the database fails over, losing nothing   the relay goes on, wherever it was
-//	the database was restored, or went back   the relay refuses to start and says so (see ErrRestored)
+//	the relay dies after reading        nothing happened; the next leader reads the same batch
+//	it dies after sending               the batch is sent again under the same event ids, or, with
+//	                                    exactly-once, the next term begins behind it
+//	it is frozen beyond its lease       another relay leads; the late one moves nothing and stands by
+//	broker or database is away          the relay waits, with jitter and without limit
+//	a topic is missing or forbidden     the same; OnError gets a TopicError
+//	a topic's partitions changed        the same, with a PartitionsError in it; or it drains
+//	the broker refuses an event         its aggregate is parked until an operator decides
+//	a failover that lost nothing        the relay goes on where it was
+//	the database went back or changed   Run returns ErrRestored
 //
 // # To copy it
 //
-// Take this folder without its tests, and migrations/00003_outbox.sql (by goose, or its part above "+goose Down"); create the
-// event's row in the transaction of the change, by Append or by an INSERT of aggregate_type, aggregate_id, event_type and
-// payload. Run a Relay, and call KeepPartitions every few minutes. A writer that gets an error for
-// which MissingDay is true rolls back, calls MakePartitions and runs its transaction again. The files
-// relay/kafka alone knows Kafka; TLS, SASL and compression are kafka.Producer.Options.
+// Take internal/outbox, this folder, relay/kafka (or write a Publisher), all without their tests, and
+// migrations/00003_outbox.sql. In relay/kafka, change the import of this package. Set Relay.DB and
+// Relay.Open, call Run, and call outbox.KeepPartitions every few minutes. There are no session locks
+// and no LISTEN: a pooler may be in between. The login needs these rights, as "relay" does here, and
+// those of outbox's doc.go for "upkeep":
+//
+//	GRANT SELECT ON outbox_events TO relay;
+//	GRANT SELECT, INSERT, UPDATE ON outbox_cursors, outbox_dead_letters TO relay;
 package relay

@@ -17,7 +17,7 @@ type history interface {
 	read() ([]Message, Position)              // read one batch, move the cursor behind it
 }
 
-// narrator makes up a history and keeps a book of it.
+// narrator makes up a history and logs what was read of it.
 type narrator struct {
 	rng      *rand.Rand
 	history  history
@@ -26,13 +26,13 @@ type narrator struct {
 	locks    [6]int   // which slot holds the aggregate's row lock; -1: none
 	version  [6]int64 // as the holder of the lock sees it
 	settled  [6]int64 // as committed
-	book     *book
+	log      *readLog
 	position Position
 }
 
 // tell lets a random history of so many steps happen and returns what went wrong in it.
 func tell(seed uint64, steps int, h history) map[fault]int {
-	n := &narrator{rng: rand.New(rand.NewPCG(seed, 0)), history: h, locks: [6]int{-1, -1, -1, -1, -1, -1}, book: newBook()}
+	n := &narrator{rng: rand.New(rand.NewPCG(seed, 0)), history: h, locks: [6]int{-1, -1, -1, -1, -1, -1}, log: newReadLog()}
 	for range steps {
 		switch dice := n.rng.IntN(100); {
 		case dice < 20:
@@ -50,7 +50,7 @@ func tell(seed uint64, steps int, h history) map[fault]int {
 		n.read()
 	}
 	n.drain()
-	return n.book.faults()
+	return n.log.faults()
 }
 
 func (n *narrator) act(slot int) {
@@ -99,7 +99,7 @@ func (n *narrator) event(aggregate int, version int64) Message {
 func (n *narrator) finish(slot int, commit bool) {
 	n.history.end(slot, commit)
 	if commit {
-		n.book.commit(n.pending[slot]...)
+		n.log.commit(n.pending[slot]...)
 	}
 	for aggregate := range n.locks {
 		if n.locks[aggregate] != slot {
@@ -116,7 +116,7 @@ func (n *narrator) finish(slot int, commit bool) {
 
 func (n *narrator) read() (more bool) {
 	batch, position := n.history.read()
-	n.book.receive(batch)
+	n.log.receive(batch)
 	more = len(batch) > 0 || position != n.position
 	n.position = position
 	return more
@@ -126,5 +126,5 @@ func (n *narrator) read() (more bool) {
 func (n *narrator) drain() {
 	for n.read() {
 	}
-	n.book.expectAll()
+	n.log.expectAll()
 }

@@ -2,52 +2,54 @@ package relay
 
 import "github.com/google/uuid"
 
-// suspicion is what a relay remembers from one term to the next about a batch of which something was refused. Brokers refuse records
-// in bundles and do not say which of them is to blame. So the next term begins with one event, then two, four and so on, and
-// what is refused alone is to blame.
-type suspicion struct {
-	left  int // events of the refused batch that have not gone through since
-	ahead []gone
+// isolation finds the bad event after a batch failed. Brokers refuse records in bundles and do not
+// say which one is bad, so the next term begins with one event, then two, four and so on: an event
+// refused on its own is the bad one. It outlives the term.
+type isolation struct {
+	left  int         // events of the failed batch that have not been sent since
+	ahead []aheadSent // see RefusedError.Ahead
 }
 
-// gone is an event that is on the topic although one before it was refused.
-type gone struct {
+// aheadSent is an event that was taken although an earlier one was refused.
+type aheadSent struct {
 	aggregate aggregate
 	id        int64
 	event     uuid.UUID
 }
 
-// limit returns how many events to begin with.
-func (s *suspicion) limit(most int) int {
+// limit returns how many events a term begins with.
+func (s *isolation) limit(most int) int {
 	if s.left > 0 {
 		return 1
 	}
 	return most
 }
 
-// raise remembers a batch, and which of its places were taken although one before them was refused.
-func (s *suspicion) raise(sent []Message, ahead []int) {
+// begin remembers a batch that failed, and which of its events were taken although one before was
+// refused.
+func (s *isolation) begin(sent []Message, ahead []int) {
 	s.left, s.ahead = len(sent), nil
 	for _, i := range ahead {
-		s.ahead = append(s.ahead, gone{sent[i].aggregate(), sent[i].ID, sent[i].EventID})
+		s.ahead = append(s.ahead, aheadSent{sent[i].aggregate(), sent[i].ID, sent[i].EventID})
 	}
 }
 
-// clear notes that so many events went through.
-func (s *suspicion) clear(events int) {
+// succeeded notes that so many events were sent.
+func (s *isolation) succeeded(events int) {
 	if s.left -= events; s.left <= 0 {
-		s.left, s.ahead = 0, nil
+		*s = isolation{}
 	}
 }
 
-// verdict says what is known of an event that was refused alone.
-func (s *suspicion) verdict(m *Message, r *RefusedError) *refusal {
+// found ends the search: m was refused on its own.
+func (s *isolation) found(m *Message, r *RefusedError) *refusal {
 	v := &refusal{id: m.ID, reason: r.Err.Error(), wentAhead: []uuid.UUID{}}
-	for _, g := range s.ahead {
-		if g.aggregate == m.aggregate() && g.id > m.ID {
-			v.wentAhead = append(v.wentAhead, g.event)
+	for _, a := range s.ahead {
+		if a.aggregate == m.aggregate() && a.id > m.ID {
+			v.wentAhead = append(v.wentAhead, a.event)
 		}
 	}
-	s.left, s.ahead = 0, nil
+
+	*s = isolation{}
 	return v
 }

@@ -35,7 +35,7 @@ func TestTermIsHeldToItsRow(t *testing.T) {
 				t.Fatal(err)
 			}
 			if change == "" {
-				term.is.Timeline++
+				term.identity.Timeline++
 			} else if _, err := owner.Exec(t.Context(), `UPDATE outbox_cursors SET `+change); err != nil {
 				t.Fatal(err)
 			}
@@ -144,7 +144,7 @@ func TestNothingIsSentOnALapsedLease(t *testing.T) {
 			}
 
 			p := &counting{}
-			l := &leader{Relay: relay, term: term, publisher: p, suspicion: &suspicion{}}
+			l := &leader{Relay: relay, term: term, publisher: p, isolation: &isolation{}}
 			_, err = l.send(t.Context(), []Message{{ID: 1}}, Progress{})
 			if taken && (!errors.Is(err, ErrFenced) || p.batches != 0) || !taken && (err != nil || p.batches != 1 || term.remaining() < 0) {
 				t.Errorf("%d batches were sent, %v, %s are left of the lease", p.batches, err, term.remaining())
@@ -164,7 +164,7 @@ func TestTermEndsWithItsLease(t *testing.T) {
 	term.db = db.Pool(t, "consumer") // which may not do this: it is as good as away
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := term.keep(ctx); err == nil || term.remaining() > 0 || ctx.Err() != nil {
+	if err := term.heartbeat(ctx); err == nil || term.remaining() > 0 || ctx.Err() != nil {
 		t.Errorf("it ended with %v, and %s left", err, term.remaining())
 	}
 }

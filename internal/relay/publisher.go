@@ -8,17 +8,18 @@ import (
 
 // Publisher sends messages to a broker, for one term of one leader.
 type Publisher interface {
-	// Publish sends batch and waits for it. Nil: every message is durable, messages of one aggregate stand in the order of the
-	// batch, and next, which is behind the batch, is kept where the Publisher keeps progress: at once and with it
-	// (exactly-once), or some batches later. An empty batch keeps next at once.
+	// Publish sends batch and waits. Nil means: every message is durable, messages of one aggregate
+	// are in the order of the batch, and next, which is behind the batch, is kept on the broker's
+	// side: with the batch (exactly-once) or some batches later. An empty batch keeps next at once.
 	//
-	// A RefusedError says what the broker will never take. After any error but one that says Unsent the Publisher is closed
-	// and thrown away.
+	// A RefusedError says what the broker will never take. After any error but one that is Unsent,
+	// the Publisher is closed and not used again.
 	Publish(ctx context.Context, batch []Message, next Progress) error
 	Close()
 }
 
-// RefusedError says that the broker refuses a message for what it is: too large, or invalid. Sending it again is of no use.
+// RefusedError says that the broker refuses a message for what it is: too large, or invalid.
+// Retrying is useless.
 type RefusedError struct {
 	Index   int   // the first of the batch that was refused
 	Unsent  bool  // it was refused before anything of the batch was sent
@@ -43,7 +44,8 @@ func (e *PartialError) Error() string { return e.Err.Error() }
 
 func (e *PartialError) Unwrap() error { return e.Err }
 
-// durable returns how many at the beginning of a batch the broker has, although publishing it failed.
+// durable returns how many at the beginning of a batch the broker has, although publishing it
+// failed.
 func durable(err error) int {
 	var refused *RefusedError
 	var partial *PartialError
@@ -53,11 +55,12 @@ func durable(err error) int {
 	case errors.As(err, &partial):
 		return partial.Durable
 	}
+
 	return 0
 }
 
-// TopicError says that a topic is missing, or that the relay may not write to it. It is an outage: nothing is skipped, the
-// relay waits until somebody has mended it.
+// TopicError says that a topic is missing, or that the relay may not write to it. It is an outage:
+// the relay skips nothing and waits until the topic is usable.
 type TopicError struct {
 	Topic string
 	Err   error
@@ -67,7 +70,7 @@ func (e *TopicError) Error() string { return fmt.Sprintf("topic %s: %v", e.Topic
 
 func (e *TopicError) Unwrap() error { return e.Err }
 
-// PartitionsError says that a topic has another number of partitions than the events were sent with that it holds. An
+// PartitionsError says that a topic's partitions are not as many as when its events were sent: an
 // aggregate's next event would go to another partition than the ones before it.
 type PartitionsError struct {
 	Topic     string
@@ -83,8 +86,8 @@ func (e *PartitionsError) Error() string {
 	return text + ": see \"More partitions\" in docs/operating.md"
 }
 
-// BrokerError says that a term ended for something on the broker's side, and not the database's: it cannot be reached, does not
-// answer, or did not take a batch. A TopicError or RefusedError may be inside.
+// BrokerError says that a term ended because of the broker and not the database: it cannot be
+// reached, does not answer, or did not take a batch. It may wrap a TopicError or a RefusedError.
 type BrokerError struct{ Err error }
 
 func (e *BrokerError) Error() string { return e.Err.Error() }

@@ -6,45 +6,47 @@ import (
 	"github.com/google/uuid"
 )
 
-// book sets what was read against what was committed.
-type book struct {
+// readLog compares what was read with what was committed.
+type readLog struct {
 	mu        sync.Mutex
 	committed map[uuid.UUID]bool
 	waited    map[uuid.UUID]bool // committed, and not to be had when everything that is committed had to be
 	read      []Message
 }
 
-func newBook() *book { return &book{committed: map[uuid.UUID]bool{}, waited: map[uuid.UUID]bool{}} }
+func newReadLog() *readLog {
+	return &readLog{committed: map[uuid.UUID]bool{}, waited: map[uuid.UUID]bool{}}
+}
 
-func (b *book) commit(events ...uuid.UUID) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (l *readLog) commit(events ...uuid.UUID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	for _, e := range events {
-		b.committed[e] = true
+		l.committed[e] = true
 	}
 }
 
-func (b *book) receive(batch []Message) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.read = append(b.read, batch...)
+func (l *readLog) receive(batch []Message) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.read = append(l.read, batch...)
 }
 
 // expectAll says that the cursor was read to its end: now all that is committed has been read, whoever is still open.
-func (b *book) expectAll() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for e := range b.missing() {
-		b.waited[e] = true
+func (l *readLog) expectAll() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for e := range l.missing() {
+		l.waited[e] = true
 	}
 }
 
-func (b *book) missing() map[uuid.UUID]bool {
-	missing := make(map[uuid.UUID]bool, len(b.committed))
-	for e := range b.committed {
+func (l *readLog) missing() map[uuid.UUID]bool {
+	missing := make(map[uuid.UUID]bool, len(l.committed))
+	for e := range l.committed {
 		missing[e] = true
 	}
-	for _, m := range b.read {
+	for _, m := range l.read {
 		delete(missing, m.EventID)
 	}
 	return missing
@@ -62,9 +64,9 @@ const (
 )
 
 // faults counts the events that each fault was found with. Empty: every promise was kept.
-func (b *book) faults() map[fault]int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (l *readLog) faults() map[fault]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	found := map[fault]int{}
 	count := func(f fault, n int) {
 		if n > 0 {
@@ -72,8 +74,8 @@ func (b *book) faults() map[fault]int {
 		}
 	}
 	times, sent := map[uuid.UUID]int{}, map[string]int64{}
-	for _, m := range b.read {
-		if !b.committed[m.EventID] {
+	for _, m := range l.read {
+		if !l.committed[m.EventID] {
 			count(invented, 1)
 		}
 		if times[m.EventID]++; times[m.EventID] > 1 {
@@ -85,9 +87,9 @@ func (b *book) faults() map[fault]int {
 		}
 		sent[m.AggregateID] = *m.AggregateVersion
 	}
-	missing := b.missing()
+	missing := l.missing()
 	count(lost, len(missing))
-	for e := range b.waited {
+	for e := range l.waited {
 		if !missing[e] {
 			count(late, 1)
 		}

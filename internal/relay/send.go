@@ -8,9 +8,11 @@ import (
 	"time"
 )
 
-// send publishes messages, parks what is refused for certain, and returns what was sent. What an error calls Durable are those of ms.
-func (l *leader) send(ctx context.Context, ms []Message, next Progress) (sent []Message, err error) {
+// send publishes messages, parks those that are certainly refused, and returns what was sent.
+// Durable in a RefusedError or PartialError counts messages of ms.
+func (l *leader) send(ctx context.Context, ms []Message, next Progress) ([]Message, error) {
 	for {
+		// What is parked is a dead letter before the cursor passes it.
 		sent, parked := l.split(ms)
 		if next.Resent != nil {
 			next.Resent = ids(sent)
@@ -20,6 +22,7 @@ func (l *leader) send(ctx context.Context, ms []Message, next Progress) (sent []
 				return nil, err
 			}
 		}
+
 		begun := time.Now()
 		err := l.publishInTime(ctx, sent, next)
 		var refused *RefusedError
@@ -27,41 +30,43 @@ func (l *leader) send(ctx context.Context, ms []Message, next Progress) (sent []
 		switch {
 		case err == nil:
 			if len(sent) > 0 {
-				l.suspicion.clear(len(sent))
+				l.isolation.succeeded(len(sent))
 				l.OnPublish(sent, time.Since(begun))
 			}
 			return sent, nil
 		case errors.As(err, &partial):
-			// What failed must not take the others with it again and again, each time one of them more often.
-			l.suspicion.raise(sent, nil)
-			partial.Durable = placeIn(ms, sent, partial.Durable)
+			// What failed must not repeat the others with it, again and again.
+			l.isolation.begin(sent, nil)
+			partial.Durable = indexIn(ms, sent, partial.Durable)
 			return nil, err
 		case !errors.As(err, &refused):
 			return nil, err
-		}
-		m := &sent[refused.Index]
-		if !refused.Unsent && len(sent) > 1 {
-			l.suspicion.raise(sent, refused.Ahead)
-			refused.Durable = placeIn(ms, sent, refused.Durable)
+		case !refused.Unsent && len(sent) > 1:
+			l.isolation.begin(sent, refused.Ahead)
+			refused.Durable = indexIn(ms, sent, refused.Durable)
 			return nil, refused
 		}
-		if err := l.term.park(ctx, []int64{m.ID}, l.suspicion.verdict(m, refused)); err != nil {
+
+		// It was refused on its own. What is before it in the batch is sent in the next round.
+		m := &sent[refused.Index]
+		if err := l.term.park(ctx, []int64{m.ID}, l.isolation.found(m, refused)); err != nil {
 			return nil, err
 		}
-		l.parked[m.aggregate()] = m.ID // what stands before it in the batch goes out
+		l.parked[m.aggregate()] = m.ID
 		l.OnPark(*m, refused.Err)
-		l.Log.ErrorContext(ctx, "an event was refused, its aggregate is parked", "relay", l.Name, "id", m.ID, "event", m.EventID,
+		l.Log.ErrorContext(ctx, "an event was refused, its aggregate is parked",
+			"relay", l.Name, "id", m.ID, "event", m.EventID,
 			"aggregate_type", m.AggregateType, "aggregate_id", m.AggregateID, "error", refused.Err)
 		if !refused.Unsent {
-			return nil, fmt.Errorf("after a refusal the publisher is made anew: %w", refused)
+			return nil, fmt.Errorf("the publisher is not used again after a refusal: %w", refused)
 		}
 	}
 }
 
-// publishInTime publishes while this relay leads for certain, and gives up after publishTimeout: another relay may reach the broker.
+// publishInTime publishes while this relay certainly leads, and gives up after publishTimeout.
 func (l *leader) publishInTime(ctx context.Context, ms []Message, next Progress) error {
-	// This process may have been stopped for longer than the lease, and its heartbeat with it: then another leader may have sent
-	// these messages and what comes after them.
+	// The process may have been frozen for longer than the lease, heartbeat and all, and another
+	// leader may have sent these messages and later ones. Find out before sending.
 	if l.term.remaining() < l.term.lease/2 {
 		if err := l.term.renew(ctx); err != nil {
 			return err
@@ -73,68 +78,74 @@ func (l *leader) publishInTime(ctx context.Context, ms []Message, next Progress)
 	if err := l.publisher.Publish(ctx, ms, next); err != nil {
 		return &BrokerError{err}
 	}
+
 	return nil
 }
 
-// placeIn returns where the message stands in ms that stands at place n of those of ms that were sent: parked ones are among them.
-func placeIn(ms, sent []Message, n int) int {
+// indexIn returns where the n-th message of sent is in ms, which has parked ones as well.
+func indexIn(ms, sent []Message, n int) int {
 	if n == len(sent) {
 		return len(ms)
 	}
 	return slices.IndexFunc(ms, func(m Message) bool { return m.ID == sent[n].ID })
 }
 
-// split says which messages go out, and the ids of those that must not.
+// split returns the messages to send, and the ids of those that belong to parked aggregates.
 func (l *leader) split(ms []Message) (out []Message, parked []int64) {
 	if len(l.parked)+len(l.skipped) == 0 {
 		return ms, nil
 	}
+
 	for _, m := range ms {
-		from, is := l.parked[m.aggregate()]
+		from, waits := l.parked[m.aggregate()]
 		switch {
-		case l.skipped[m.ID]: // before the cursor had passed it
-		case is && m.ID >= from:
+		case l.skipped[m.ID]:
+		case waits && m.ID >= from:
 			parked = append(parked, m.ID)
 		default:
 			out = append(out, m)
 		}
 	}
+
 	return out, parked
 }
 
 // resend sends the dead letters that were released, and finds out which aggregates stay parked.
 func (l *leader) resend(ctx context.Context) (err error) {
 	l.parked = map[aggregate]int64{}
-	for b, limit := (batch{}), l.suspicion.limit(l.Batch); ; limit = min(2*limit, l.Batch) {
-		if l.term.at.ChunkSeen != "" {
-			break
-		}
+	b, limit := batch{}, l.isolation.limit(l.Batch)
+	for l.term.at.ChunkSeen == "" {
 		if err := l.term.readReleased(ctx, &b, limit); err != nil {
 			return err
 		}
 		if b.n == 0 {
 			break
 		}
+
 		next := l.term.progress(l.term.at)
 		next.Resent = []int64{}
 		sent, err := l.send(ctx, b.messages(), next)
 		if n := durable(err); n > 0 {
 			sent, _ = l.split(b.found[:n])
 		}
-		// Crash point: sent but not noted. They are sent again, unless the Publisher kept progress with them.
+		// Crash point: sent but not noted. They are sent again, unless the Publisher kept progress
+		// with them.
 		if noted := l.term.sent(ctx, ids(sent)); noted != nil {
 			return noted
 		}
 		if err != nil {
 			return err
 		}
-		if len(sent) == 0 { // refused again. Should it be released meanwhile, watch sees it
+		if len(sent) == 0 { // refused again; if it is released meanwhile, watch sees it
 			break
 		}
+		limit = min(2*limit, l.Batch)
 	}
+
 	if l.parked, err = l.term.parked(ctx); err == nil {
 		l.skipped, err = l.term.skipped(ctx)
 	}
+
 	return err
 }
 

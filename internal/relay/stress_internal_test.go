@@ -27,7 +27,7 @@ type cursor struct {
 func ours(limit int) cursor {
 	statements := newStatements(limit)
 	return cursor{Position{Seen: "3:3:"}, func(ctx context.Context, db *pgxpool.Pool, p Position) ([]Message, Position, error) {
-		b := batch{} // the book keeps its messages
+		b := batch{} // the log keeps its messages
 		if err := b.read(ctx, db, statements, limit, p); err != nil {
 			return nil, p, err
 		}
@@ -47,13 +47,13 @@ type stress struct {
 	db     *testenv.DB
 	pool   *pgxpool.Pool // the writers'
 	relay  *pgxpool.Pool
-	book   *book
+	log    *readLog
 	cursor cursor
 	at     Position
 }
 
 func newStress(t *testing.T, c cursor) *stress {
-	s := &stress{t: t, db: testenv.Database(t), book: newBook(), cursor: c, at: c.start}
+	s := &stress{t: t, db: testenv.Database(t), log: newReadLog(), cursor: c, at: c.start}
 	config, err := pgxpool.ParseConfig(s.db.URL)
 	s.check(err)
 	config.MaxConns = writers
@@ -92,12 +92,12 @@ func (s *stress) run(limit int) {
 	// and the next, and some of them have lower ids than what has just gone out.
 	s.check(long.Commit(s.t.Context()))
 	s.check(longer.Commit(s.t.Context()))
-	s.book.commit(events[1]...)
-	s.book.commit(events[2]...)
+	s.log.commit(events[1]...)
+	s.log.commit(events[2]...)
 	s.read()
 	_, err := s.pool.Exec(s.t.Context(), end)
 	s.check(err)
-	s.book.commit(events[0]...)
+	s.log.commit(events[0]...)
 	s.check(elsewhere.Commit(s.t.Context()))
 	s.writeWhileReading()
 	s.readAll()
@@ -179,7 +179,7 @@ func (s *stress) writeWhileReading() {
 	s.t.Helper()
 	var all sync.WaitGroup
 	var done atomic.Bool
-	seed := uint64(len(s.book.read))
+	seed := uint64(len(s.log.read))
 	for w := range writers {
 		all.Go(func() {
 			rng := rand.New(rand.NewPCG(uint64(w), seed))
@@ -202,8 +202,8 @@ func (s *stress) read() (more bool) {
 	s.t.Helper()
 	batch, next, err := s.cursor.read(s.t.Context(), s.relay, s.at)
 	s.check(err)
-	s.book.receive(batch)
-	if len(s.book.read) > 1_000_000 {
+	s.log.receive(batch)
+	if len(s.log.read) > 1_000_000 {
 		s.t.Fatal("it reads without end")
 	}
 	more = len(batch) > 0 || next != s.at
@@ -216,7 +216,7 @@ func (s *stress) readAll() {
 	s.t.Helper()
 	for s.read() {
 	}
-	s.book.expectAll()
+	s.log.expectAll()
 }
 
 // hideAboveXmax brings about what chance rarely does: an event is read while one with a lower id belongs to a transaction that
@@ -238,12 +238,12 @@ func (s *stress) hideAboveXmax() {
 		read, err := change(ctx, first, 1)
 		s.check(err)
 		s.check(first.Commit(ctx))
-		s.book.commit(read)
+		s.log.commit(read)
 		s.readAll()
 		var happened bool
 		s.check(second.QueryRow(ctx, `SELECT pg_current_xact_id() >= pg_snapshot_xmax(pg_current_snapshot())`).Scan(&happened))
 		s.check(second.Commit(ctx))
-		s.book.commit(hidden)
+		s.log.commit(hidden)
 		s.readAll()
 		if happened {
 			return
@@ -301,7 +301,7 @@ func (s *stress) transact(ctx context.Context, rng *rand.Rand) error {
 		return nil
 	}
 	if err == nil {
-		s.book.commit(written...)
+		s.log.commit(written...)
 	}
 	return err
 }
@@ -330,8 +330,8 @@ func TestUnderStressEveryEventIsReadOnceInOrderAndWaitsForNobodyElse(t *testing.
 			t.Parallel()
 			s := newStress(t, ours(limit))
 			s.run(limit)
-			if found := s.book.faults(); len(found) > 0 {
-				t.Errorf("faults among %d events: %v", len(s.book.committed), found)
+			if found := s.log.faults(); len(found) > 0 {
+				t.Errorf("faults among %d events: %v", len(s.log.committed), found)
 			}
 		})
 	}

@@ -14,7 +14,7 @@ import (
 )
 
 // The cursors that others use, as they would be written, to show that the stress finds their faults. They read the
-// columns that a book needs, behind one that is for the next position.
+// columns that a readLog needs, behind one that is for the next position.
 
 const readByID = `
 SELECT '', id, event_id, aggregate_id, aggregate_version
@@ -102,7 +102,7 @@ func TestTheStressFindsThatReadingBelowXminWaitsAndLosesTheOrder(t *testing.T) {
 	testenv.Eventually(t, time.Minute, func() error { // it waits for the transactions of other tests as well
 		for s.read() {
 		}
-		if n := s.book.faults()[lost]; n > 0 {
+		if n := s.log.faults()[lost]; n > 0 {
 			return fmt.Errorf("%d events are not read", n)
 		}
 		return nil
@@ -112,8 +112,8 @@ func TestTheStressFindsThatReadingBelowXminWaitsAndLosesTheOrder(t *testing.T) {
 
 func (s *stress) mustFind(faults ...fault) {
 	s.t.Helper()
-	found := s.book.faults()
-	s.t.Logf("faults among %d events: %v", len(s.book.committed), found)
+	found := s.log.faults()
+	s.t.Logf("faults among %d events: %v", len(s.log.committed), found)
 	for _, fault := range faults {
 		if found[fault] == 0 {
 			s.t.Errorf("the stress shows no event %s", fault)
@@ -148,22 +148,22 @@ func TestAnOpenTransactionHoldsUpNoEventOfOthersAndAllOfACursorBelowXmin(t *test
 				e, err := change(t.Context(), tx, 1)
 				s.check(err)
 				s.check(tx.Commit(t.Context()))
-				s.book.commit(e)
+				s.log.commit(e)
 				s.readAll()
-				if got := len(s.book.read); got != n+1 {
+				if got := len(s.log.read); got != n+1 {
 					t.Fatalf("%d events read beside the open transaction, want %d", got, n+1)
 				}
 			}
 
 			s.cursor, s.at = belowXmin(10), belowXmin(10).start
-			s.book.read = nil
+			s.log.read = nil
 			s.readAll()
-			if got := len(s.book.read); got > 0 {
+			if got := len(s.log.read); got > 0 {
 				t.Errorf("%d events read below xmin: there is no open transaction", got)
 			}
 			end()
 			testenv.Eventually(t, time.Minute, func() error {
-				if s.readAll(); len(s.book.read) < 3 {
+				if s.readAll(); len(s.log.read) < 3 {
 					return errors.New("not read after the transaction has ended")
 				}
 				return nil

@@ -1,3 +1,7 @@
+// Package kafka is the relay's Publisher for Kafka. Nothing else produces to it.
+//
+// Files: kafka.go opens a Publisher, publish.go sends a batch, progress.go keeps and reads
+// progress, partitions.go watches the number of partitions, record.go makes records of messages.
 package kafka
 
 import (
@@ -17,78 +21,93 @@ import (
 	"github.com/oncepay/oncepay/internal/relay"
 )
 
-// Kafka is where and how messages are produced: CloudEvents 1.0 in binary mode (the event's attributes are record
-// headers, its data the value), keyed by aggregate id.
+// Producer says where and how to produce: CloudEvents 1.0 in binary mode (attributes are record
+// headers, data is the value), keyed by aggregate id.
 type Producer struct {
 	Brokers     []string
 	TopicPrefix string   // topic = TopicPrefix + aggregate type
-	Topics      []string // aggregate types whose topics are made when they are missing
+	Topics      []string // aggregate types whose topics are made if they are missing
 	Source      string   // ce_source: a URI reference that names the producing system
-	ExactlyOnce bool     // each batch in a Kafka transaction, together with the progress that it makes
+	ExactlyOnce bool     // each batch in a Kafka transaction, together with its progress
 
-	// DrainOnPartitionChange lets the relay go on when a topic has another number of partitions than its events were sent
-	// with, once all of those are acknowledged. Otherwise it refuses. See partitions.go.
+	// DrainOnPartitionChange lets the relay go on when a topic has another number of partitions
+	// than its events were sent with, once all of those are acknowledged. Otherwise it refuses. See
+	// partitions.go.
 	DrainOnPartitionChange bool
-	// Options are for every client that is made: TLS, SASL, compression. They come last, so they win.
+
+	// Options apply to every client: TLS, SASL, compression. They come last, so they win.
 	Options []kgo.Opt
 }
 
 const (
-	// Partitions of a topic that is made. A topic that is there already is taken as it is: raising its count would send an
-	// aggregate's next events to another partition, out of order with the ones before.
+	// Of a topic that is made. The count of an existing topic is left alone: with another one, an
+	// aggregate's next events would go to another partition, out of order with the ones before.
 	partitions = 12
-	// Where Progress is kept: a topic for each relay, "relay-progress." and its name. One partition, compacted.
+	// Progress is in a topic for each relay: this and its name, one partition, compacted.
 	progressTopics = "relay-progress."
-	// What the batch around records takes (KIP-98): 61 bytes, which count for the broker, and their number, which counts for
-	// franz-go. And what franz-go allows where the topic's own limit is not known; Kafka's default is 1,048,588. A record that
-	// comes to more is refused before anything is sent.
-	batchOverhead   = 61 + 4
+	// A record batch adds 61 bytes (KIP-98), which the broker counts, and its length, which
+	// franz-go counts.
+	batchOverhead = 61 + 4
+	// What franz-go allows if the topic's limit is not known; Kafka's own default is 1,048,588.
 	defaultMaxBytes = 1_000_012
-	// How soon a partition that has lost its leader, or too many replicas, is tried again; franz-go would wait for 5 s each time.
-	metadataAge = 250 * time.Millisecond
+	// How soon a partition without a leader or enough replicas is tried again; franz-go's default
+	// is 5 s.
+	metadataMinAge = 250 * time.Millisecond
 	// How soon a change of a topic's partitions is noticed while events are sent to it.
 	metadataMaxAge = 10 * time.Second
-	// How long a transaction may last that nobody fences: it holds up readers with read_committed. Kafka looks every ten seconds.
+	// An abandoned transaction holds up readers with read_committed for so long, plus up to 10 s.
 	transactionTimeout = 10 * time.Second
 )
 
-// Open implements the field Open of Relay. It connects, makes topics that are missing, shuts out the relays of the same name
-// whose clients still run (with ExactlyOnce; else there is nothing to shut them out by), and reads what they kept.
+// Open implements the field Open of relay.Relay. It connects, makes missing topics, fences relays
+// of the same name that still run (only possible with ExactlyOnce), and reads the progress that
+// they kept.
 func (k Producer) Open(ctx context.Context, name string) (relay.Publisher, *relay.Progress, error) {
-	p := &publisher{Producer: k, name: name, progressTopic: k.TopicPrefix + progressTopics + name,
-		maxBytes: map[string]int{}, counts: map[string]int32{}, made: map[string]int32{}, changed: map[string]error{}}
+	p := &publisher{
+		Producer: k, name: name,
+		progressTopic: k.TopicPrefix + progressTopics + name,
+		maxBytes:      map[string]int{}, counts: map[string]int32{},
+		made: map[string]int32{}, changed: map[string]error{},
+	}
+
 	if !legalTopic(p.progressTopic) {
 		return nil, nil, fmt.Errorf("relay %q: no topic can be called %q", name, p.progressTopic)
 	}
+
 	opts := []kgo.Opt{
 		kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.MetadataMinAge(metadataAge),
+		kgo.MetadataMinAge(metadataMinAge),
 		kgo.MetadataMaxAge(metadataMaxAge),
-		kgo.ManualFlushing(), // a batch comes complete: it need not wait for company, and goes out in as few requests as possible
+		kgo.ManualFlushing(), // batches come complete, and go out in as few requests as possible
 		kgo.RecordPartitioner(partitioner{kgo.StickyKeyPartitioner(nil), p}),
 		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 { return int32(p.limit(topic)) }),
 		kgo.MaxBufferedRecords(50_000),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 	}
+
 	if k.ExactlyOnce {
-		opts = append(opts, kgo.TransactionalID(k.TopicPrefix+"relay."+name), // of the name alone: that is what fences
-			kgo.TransactionTimeout(transactionTimeout))
+		opts = append(opts, kgo.TransactionTimeout(transactionTimeout),
+			kgo.TransactionalID(k.TopicPrefix+"relay."+name)) // only the name: that fences
 	}
+
 	var err error
 	if p.client, err = k.newClient(opts...); err != nil {
 		return nil, nil, err
 	}
-	// The first exchange on a connection does not look at ctx: a broker that accepts and says nothing would be waited for.
+
+	// The first exchange on a connection ignores ctx: it would wait for a broker that accepts and
+	// says nothing.
 	p.close = sync.OnceFunc(p.client.Close)
-	closed := context.AfterFunc(ctx, p.close)
+	stillOpen := context.AfterFunc(ctx, p.close)
 	kept, err := p.open(ctx)
-	if !closed() {
+	if !stillOpen() {
 		return nil, nil, fmt.Errorf("open Kafka: %w", context.Cause(ctx))
 	}
 	if err != nil {
 		p.close()
 		return nil, nil, err
 	}
+
 	return p, kept, nil
 }
 
@@ -101,21 +120,22 @@ func (k Producer) newClient(opts ...kgo.Opt) (*kgo.Client, error) {
 	return client, nil
 }
 
-// Ping asks whether a broker answers.
+// Ping returns an error unless a broker answers.
 func (k Producer) Ping(ctx context.Context) error {
 	client, err := k.newClient()
 	if err != nil {
 		return err
 	}
-	// The first exchange on a connection does not look at ctx: a broker that accepts and says nothing would be waited for.
-	closed := context.AfterFunc(ctx, client.Close)
+
+	stillOpen := context.AfterFunc(ctx, client.Close) // as in Open
 	err = client.Ping(ctx)
-	if closed() {
+	if stillOpen() {
 		client.Close()
 	}
 	if err != nil {
 		return fmt.Errorf("reach Kafka at %s: %w", strings.Join(k.Brokers, ","), err)
 	}
+
 	return nil
 }
 
@@ -125,38 +145,50 @@ func (p *publisher) open(ctx context.Context) (*relay.Progress, error) {
 	for _, t := range p.Topics {
 		names = append(names, p.TopicPrefix+t)
 	}
+
 	there, err := listTopics(ctx, admin, append(slices.Clone(names), p.progressTopic)...)
 	if err != nil {
 		return nil, err
 	}
-	// Only what is missing needs the right to make topics.
+
+	// Only missing topics need the right to make them.
 	if !there.Has(p.progressTopic) {
-		settings := map[string]*string{"cleanup.policy": kadm.StringPtr("compact"), "segment.bytes": kadm.StringPtr("4194304"), "min.cleanable.dirty.ratio": kadm.StringPtr("0.1")}
+		settings := map[string]*string{
+			"cleanup.policy": kadm.StringPtr("compact"), "segment.bytes": kadm.StringPtr("4194304"),
+			"min.cleanable.dirty.ratio": kadm.StringPtr("0.1"),
+		}
 		if _, err := makeTopics(ctx, admin, 1, settings, p.progressTopic); err != nil {
 			return nil, err
 		}
 	}
+
 	missing := slices.DeleteFunc(slices.Clone(names), there.Has)
 	if p.made, err = makeTopics(ctx, admin, partitions, nil, missing...); err != nil {
 		return nil, err
 	}
 
 	p.readLimits(ctx, admin, names)
-	if _, _, err := p.client.ProducerID(ctx); err != nil { // with a transactional id this is the fence
+	// With a transactional id, this is the fence.
+	if _, _, err := p.client.ProducerID(ctx); err != nil {
 		return nil, fmt.Errorf("get a producer id: %w", err)
 	}
+
 	kept, err := p.readProgress(ctx, admin)
 	if err != nil {
 		return nil, err
 	}
+
 	return kept, p.compareCounts(ctx)
 }
 
-func listTopics(ctx context.Context, admin *kadm.Client, names ...string) (kadm.TopicDetails, error) {
+func listTopics(
+	ctx context.Context, admin *kadm.Client, names ...string,
+) (kadm.TopicDetails, error) {
 	there, err := admin.ListTopics(ctx, names...)
-	if errors.Is(err, kerr.TopicAuthorizationFailed) { // it does not say of which
+	if errors.Is(err, kerr.TopicAuthorizationFailed) { // it does not say which
 		for _, name := range names {
-			if _, err := admin.ListTopics(ctx, name); errors.Is(err, kerr.TopicAuthorizationFailed) {
+			_, err := admin.ListTopics(ctx, name)
+			if errors.Is(err, kerr.TopicAuthorizationFailed) {
 				return nil, &relay.TopicError{Topic: name, Err: err}
 			}
 		}
@@ -164,20 +196,25 @@ func listTopics(ctx context.Context, admin *kadm.Client, names ...string) (kadm.
 	if err != nil {
 		return nil, fmt.Errorf("list topics: %w", err)
 	}
+
 	return there, nil
 }
 
 // makeTopics returns how many partitions each topic has that it made.
 func makeTopics(
-	ctx context.Context, admin *kadm.Client, partitions int32, settings map[string]*string, names ...string,
+	ctx context.Context, admin *kadm.Client, partitions int32, settings map[string]*string,
+	names ...string,
 ) (map[string]int32, error) {
 	if len(names) == 0 {
 		return nil, nil
 	}
-	answers, err := admin.CreateTopics(ctx, partitions, -1, settings, names...) // -1: the broker's own default of copies
+
+	const replicas = -1 // the broker's default
+	answers, err := admin.CreateTopics(ctx, partitions, replicas, settings, names...)
 	if err != nil {
 		return nil, fmt.Errorf("make topics: %w", err)
 	}
+
 	made := map[string]int32{}
 	for _, t := range answers.Sorted() {
 		switch {
@@ -187,18 +224,22 @@ func makeTopics(
 			return nil, &relay.TopicError{Topic: t.Topic, Err: fmt.Errorf("make it: %w", t.Err)}
 		}
 	}
+
 	return made, nil
 }
 
-// readLimits asks how large a record of each topic may be. A relay that may not ask goes by Kafka's default.
+// readLimits asks how large a record of each topic may be. A relay that may not ask uses the
+// default.
 func (p *publisher) readLimits(ctx context.Context, admin *kadm.Client, topics []string) {
 	if len(topics) == 0 {
 		return
 	}
+
 	all, _ := admin.DescribeTopicConfigs(ctx, topics...)
 	for _, topic := range all {
 		for _, c := range topic.Configs {
-			if n, err := strconv.Atoi(c.MaybeValue()); c.Key == "max.message.bytes" && err == nil && n > 0 {
+			n, err := strconv.Atoi(c.MaybeValue())
+			if c.Key == "max.message.bytes" && err == nil && n > 0 {
 				p.maxBytes[topic.Name] = n
 			}
 		}
