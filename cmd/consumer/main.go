@@ -18,6 +18,7 @@ import (
 
 	"github.com/oncepay/oncepay/internal/config"
 	"github.com/oncepay/oncepay/internal/inbox"
+	"github.com/oncepay/oncepay/internal/kafkalogin"
 	"github.com/oncepay/oncepay/internal/postgres"
 	"github.com/oncepay/oncepay/internal/program"
 	"github.com/oncepay/oncepay/internal/statements"
@@ -60,7 +61,7 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	defer stopTelemetry()
 	metrics := telemetry.NewConsumer(reg)
 
-	options, err := cfg.Options()
+	options, err := kafkalogin.Options(cfg.Kafka)
 	if err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/oncepay/oncepay/internal/outbox"
+	"github.com/oncepay/oncepay/internal/relay"
 )
 
 const outboxUsage = `Usage: oncepay outbox [flags]
@@ -30,13 +30,13 @@ Examples:
 
 // outboxView is the outbox as an operator sees it.
 type outboxView struct {
-	Backlog    backlog    `json:"backlog"` // of the relay that is furthest behind; all events when there is none
-	Refused    int64      `json:"refused"` // by the broker, and nobody has decided on them; of all relays
-	Parked     int64      `json:"parked_aggregates"`
-	Relays     []relay    `json:"relays"`
-	Writer     *writer    `json:"oldest_writer"`   // nil: nobody is writing
-	Writers    bool       `json:"writers_visible"` // whether this login may see other roles' transactions
-	Partitions partitions `json:"partitions"`
+	Backlog    backlog     `json:"backlog"` // of the relay that is furthest behind; all events when there is none
+	Refused    int64       `json:"refused"` // by the broker, and nobody has decided on them; of all relays
+	Parked     int64       `json:"parked_aggregates"`
+	Relays     []relayView `json:"relays"`
+	Writer     *writer     `json:"oldest_writer"`   // nil: nobody is writing
+	Writers    bool        `json:"writers_visible"` // whether this login may see other roles' transactions
+	Partitions partitions  `json:"partitions"`
 }
 
 type backlog struct {
@@ -44,17 +44,10 @@ type backlog struct {
 	OldestAgeSeconds float64 `json:"oldest_age_seconds"`
 }
 
-// relay is a cursor and who holds it.
-type relay struct {
-	Name         string     `json:"relay"`
-	LastID       int64      `json:"last_id"`
-	MovedAt      time.Time  `json:"moved_at"`
-	Holder       string     `json:"holder"` // the last leader; it leads while its lease lasts
-	LeaseUntil   *time.Time `json:"lease_until"`
-	Leads        bool       `json:"leads"`
-	FencingToken int64      `json:"fencing_token"`
-	Stragglers   int64      `json:"stragglers"`
-	Backlog      backlog    `json:"backlog"`
+// relayView is a cursor and what its relay has still to send.
+type relayView struct {
+	relay.Cursor
+	Backlog backlog `json:"backlog"`
 }
 
 type writer struct {
@@ -95,19 +88,6 @@ func (c *call) outbox(ctx context.Context, args []string) error {
 	return c.show(f, v, v.print)
 }
 
-// The stragglers are found as the relay finds them, see internal/outbox/cursor.go: what the cursor's snapshot could not see
-// and today's can. Those of a chunk that was sent already are none.
-const readRelays = `
-SELECT c.relay, c.last_id, c.moved_at, c.holder, nullif(c.lease_until, '-infinity'), c.lease_until > clock_timestamp(), c.fencing_token,
-  (SELECT count(*) FROM (
-     SELECT o.id, o.xid FROM unnest(ARRAY(SELECT pg_snapshot_xip(c.seen))) x(xid)
-       CROSS JOIN LATERAL (SELECT id, xid FROM outbox_events WHERE xid = x.xid AND id <= c.last_id) o
-     UNION ALL
-     SELECT id, xid FROM outbox_events
-     WHERE xid >= pg_snapshot_xmax(c.seen) AND xid < pg_snapshot_xmax(pg_current_snapshot()) AND id <= c.last_id) s
-   WHERE NOT coalesce(s.id <= c.chunk_after AND pg_visible_in_snapshot(s.xid, c.chunk_seen), false))
-FROM outbox_cursors c ORDER BY c.relay`
-
 // Without the role pg_read_all_stats one sees no other role's transactions, in silence.
 const maySeeWriters = `
 SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')`
@@ -126,22 +106,22 @@ SELECT c.relname, nullif(c.reltuples, -1)::bigint,
 FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'outbox_events'::regclass ORDER BY c.relname`
 
 func (v *outboxView) read(ctx context.Context, tx pgx.Tx) (err error) {
-	rows, _ := tx.Query(ctx, readRelays) // CollectRows returns its error, here and below
-	v.Relays, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r relay, err error) {
-		err = row.Scan(&r.Name, &r.LastID, &r.MovedAt, &r.Holder, &r.LeaseUntil, &r.Leads, &r.FencingToken, &r.Stragglers)
-		r.MovedAt = r.MovedAt.UTC()
-		if r.LeaseUntil != nil {
-			*r.LeaseUntil = r.LeaseUntil.UTC()
-		}
-		return r, err
-	})
+	cursors, err := relay.Cursors(ctx, tx)
 	if err != nil {
-		return fmt.Errorf("read cursors: %w", err)
+		return err
 	}
+	for _, c := range cursors {
+		c.MovedAt = c.MovedAt.UTC()
+		if c.LeaseUntil != nil {
+			*c.LeaseUntil = c.LeaseUntil.UTC()
+		}
+		v.Relays = append(v.Relays, relayView{Cursor: c})
+	}
+
 	if err := tx.QueryRow(ctx, maySeeWriters).Scan(&v.Writers); err != nil {
 		return fmt.Errorf("read privileges: %w", err)
 	}
-	rows, _ = tx.Query(ctx, readWriter)
+	rows, _ := tx.Query(ctx, readWriter) // CollectRows returns its error, here and below
 	writers, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[writer])
 	if err != nil {
 		return fmt.Errorf("read transactions: %w", err)
@@ -177,7 +157,7 @@ func (v *outboxView) measure(ctx context.Context, conn *pgx.Conn) error {
 	}
 	for i := range v.Relays {
 		r := &v.Relays[i]
-		if r.Backlog, err = v.backlogOf(ctx, pool, r.Name); err != nil {
+		if r.Backlog, err = v.backlogOf(ctx, pool, r.Relay); err != nil {
 			return err
 		}
 		if r.Backlog.Events >= v.Backlog.Events {
@@ -187,8 +167,8 @@ func (v *outboxView) measure(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-func (v *outboxView) backlogOf(ctx context.Context, pool *pgxpool.Pool, relay string) (backlog, error) {
-	b, err := outbox.MeasureBacklog(ctx, pool, relay)
+func (v *outboxView) backlogOf(ctx context.Context, pool *pgxpool.Pool, name string) (backlog, error) {
+	b, err := relay.MeasureBacklog(ctx, pool, name)
 	v.Refused += b.DeadLetters
 	v.Parked += b.ParkedAggregates
 	return backlog{Events: b.Events, OldestAgeSeconds: b.OldestAge.Seconds()}, err
@@ -206,7 +186,7 @@ func (v outboxView) print(w io.Writer) {
 		if !r.Leads {
 			leader = "NOBODY"
 		}
-		row(w, r.Name, r.Backlog.Events, r.Backlog.oldest(), r.Stragglers, r.LastID, r.MovedAt, leader, r.LeaseUntil, r.FencingToken)
+		row(w, r.Relay, r.Backlog.Events, r.Backlog.oldest(), r.Stragglers, r.LastID, r.MovedAt, leader, r.LeaseUntil, r.FencingToken)
 	}
 	fmt.Fprintln(w)
 	switch {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/oncepay/oncepay/internal/relay"
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
@@ -84,7 +85,7 @@ func TestTheOutboxShowsCursorBacklogAndStragglers(t *testing.T) {
 	}
 
 	v := look()
-	if r := v.Relays[0]; r.Name != "main" || r.LastID != 2 || !r.Leads || r.Holder != "relay-7" || r.FencingToken != 3 || r.Stragglers != 0 || r.Backlog.Events != 0 {
+	if r := v.Relays[0]; r.Relay != "main" || r.LastID != 2 || !r.Leads || r.Holder != "relay-7" || r.FencingToken != 3 || r.Stragglers != 0 || r.Backlog.Events != 0 {
 		t.Errorf("relay: %+v", r)
 	}
 	if w := v.Writer; w == nil || w.Application != "a batch job" || w.PID == 0 || w.State != "idle in transaction" || w.AgeSeconds <= 0 {
@@ -119,6 +120,22 @@ func TestTheOutboxShowsCursorBacklogAndStragglers(t *testing.T) {
 	}
 }
 
+// explained keeps the plan of a query before it runs it.
+type explained struct {
+	pgx.Tx
+	plan *string
+}
+
+func (e explained) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	rows, _ := e.Tx.Query(ctx, `EXPLAIN `+sql, args...) // CollectRows returns its error
+	lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, err
+	}
+	*e.plan = strings.Join(lines, "\n")
+	return e.Tx.Query(ctx, sql, args...)
+}
+
 func TestALargeOutboxIsReadByItsIndexesAnalysedOrNot(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
@@ -136,12 +153,17 @@ func TestALargeOutboxIsReadByItsIndexesAnalysedOrNot(t *testing.T) {
 		if _, err := conn.Exec(t.Context(), query); err != nil {
 			t.Fatal(err)
 		}
-		rows, _ := conn.Query(t.Context(), `EXPLAIN `+readRelays) // CollectRows returns its error
-		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		var plan string
+		err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+			_, err := relay.Cursors(t.Context(), explained{tx, &plan})
+			return err
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
-		plan := strings.Join(lines, "\n")
+		if plan == "" {
+			t.Fatal("no plan")
+		}
 		for _, slow := range []string{"Seq Scan", "Hash Join", "Merge Join", "JIT"} {
 			if strings.Contains(plan, slow) {
 				t.Fatalf("after %s: %s in\n%s", query, slow, plan)

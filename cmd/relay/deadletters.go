@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/oncepay/oncepay/internal/config"
-	"github.com/oncepay/oncepay/internal/outbox"
 	"github.com/oncepay/oncepay/internal/postgres"
 	"github.com/oncepay/oncepay/internal/program"
+	"github.com/oncepay/oncepay/internal/relay"
 )
 
 const deadLettersHelp = `relay dead-letters shows the events that Kafka refused, and decides on them. Their aggregates are parked meanwhile.
@@ -57,7 +57,7 @@ type letters struct {
 var errNotRefused = errors.New("no event with this id was refused")
 
 func (l letters) List(ctx context.Context, all bool) (any, []string, error) {
-	found, err := outbox.DeadLetters(ctx, l.db, l.relay, all)
+	found, err := relay.DeadLetters(ctx, l.db, l.relay, all)
 	var lines []string
 	for _, d := range found {
 		lines = append(lines, fmt.Sprintf("%d %s %s/%s %s: %s; %d of its aggregate wait",
@@ -67,25 +67,25 @@ func (l letters) List(ctx context.Context, all bool) (any, []string, error) {
 }
 
 func (l letters) Show(ctx context.Context, id int64) (any, error) {
-	found, err := outbox.FindDeadLetter(ctx, l.db, l.relay, id)
-	if errors.Is(err, outbox.ErrNoDeadLetter) {
+	found, err := relay.FindDeadLetter(ctx, l.db, l.relay, id)
+	if errors.Is(err, relay.ErrNoDeadLetter) {
 		err = errNotRefused
 	}
 	return found, err
 }
 
 func (l letters) Payload(ctx context.Context, id int64) ([]byte, error) {
-	payload, err := outbox.DeadLetterPayload(ctx, l.db, l.relay, id)
-	if errors.Is(err, outbox.ErrNoDeadLetter) {
+	payload, err := relay.DeadLetterPayload(ctx, l.db, l.relay, id)
+	if errors.Is(err, relay.ErrNoDeadLetter) {
 		err = errNotRefused
 	}
 	return payload, err
 }
 
 func (l letters) Retry(ctx context.Context, id int64) error {
-	return outbox.RetryDeadLetter(ctx, l.db, l.relay, id)
+	return relay.RetryDeadLetter(ctx, l.db, l.relay, id)
 }
 
 func (l letters) Skip(ctx context.Context, id int64, reason string) error {
-	return outbox.SkipDeadLetter(ctx, l.db, l.relay, id, reason)
+	return relay.SkipDeadLetter(ctx, l.db, l.relay, id, reason)
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/oncepay/oncepay/internal/outbox"
 	"github.com/oncepay/oncepay/internal/program"
+	"github.com/oncepay/oncepay/internal/relay"
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
@@ -49,7 +49,7 @@ func (d desk) exec(t *testing.T, sql string, args ...any) {
 // run is relay dead-letters as a shell would run it.
 func (d desk) run(args ...string) (stdout, stderr string, code int) {
 	var out, problems bytes.Buffer
-	code = program.Main(relay, append([]string{"dead-letters"}, args...), func(name string) string { return d.env[name] }, &out, &problems)
+	code = program.Main(command, append([]string{"dead-letters"}, args...), func(name string) string { return d.env[name] }, &out, &problems)
 	return out.String(), problems.String(), code
 }
 
@@ -96,12 +96,12 @@ func TestTheListHasALineForEachRefusedEventThatWaits(t *testing.T) {
 func TestListAndShowSayTheSameInJSONAndNoPayload(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	want := outbox.DeadLetter{
+	want := relay.DeadLetter{
 		ID: 7, EventID: uuid.MustParse("00000000-0000-4000-8000-000000000007"), AggregateType: "payments", AggregateID: "b", Type: "payment.completed",
 		Bytes: len(secretPayload), Refusal: "too large", WentAhead: []uuid.UUID{}, State: "parked", ParkedAt: time.Date(2026, 3, 1, 10, 0, 0, 0, time.UTC), Waiting: 2,
 	}
-	var listed, all []outbox.DeadLetter
-	var shown outbox.DeadLetter
+	var listed, all []relay.DeadLetter
+	var shown relay.DeadLetter
 	for _, c := range []struct {
 		args string
 		into any
@@ -114,7 +114,7 @@ func TestListAndShowSayTheSameInJSONAndNoPayload(t *testing.T) {
 			t.Errorf("%s tells the payload:\n%s", c.args, out)
 		}
 	}
-	if diff := cmp.Diff([][]outbox.DeadLetter{{want}, {want}}, [][]outbox.DeadLetter{listed, {shown}}); diff != "" {
+	if diff := cmp.Diff([][]relay.DeadLetter{{want}, {want}}, [][]relay.DeadLetter{listed, {shown}}); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	if len(all) != 2 || all[0].Note != "ticket 1" {
@@ -212,7 +212,7 @@ func TestHelpOnDeadLettersHasExamples(t *testing.T) {
 		}
 	}
 	var stdout, stderr bytes.Buffer
-	if code := program.Main(relay, []string{"-h"}, func(string) string { return "" }, &stdout, &stderr); code != 0 || !strings.Contains(stdout.String(), "relay dead-letters") {
+	if code := program.Main(command, []string{"-h"}, func(string) string { return "" }, &stdout, &stderr); code != 0 || !strings.Contains(stdout.String(), "relay dead-letters") {
 		t.Errorf("relay -h does not name it: exit %d, %s%s", code, stdout.String(), stderr.String())
 	}
 }

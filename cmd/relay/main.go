@@ -12,18 +12,20 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/oncepay/oncepay/internal/config"
-	"github.com/oncepay/oncepay/internal/outbox"
+	"github.com/oncepay/oncepay/internal/kafkalogin"
 	"github.com/oncepay/oncepay/internal/postgres"
 	"github.com/oncepay/oncepay/internal/program"
+	"github.com/oncepay/oncepay/internal/relay"
+	"github.com/oncepay/oncepay/internal/relay/kafka"
 	"github.com/oncepay/oncepay/internal/telemetry"
 	"github.com/oncepay/oncepay/migrations"
 )
 
 func main() {
-	os.Exit(program.Main(relay, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
+	os.Exit(program.Main(command, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
 }
 
-var relay = program.Program{
+var command = program.Program{
 	Name:    "relay",
 	About:   "relay reads the outbox of Postgres into Kafka, and keeps the daily partitions of outbox and idempotency keys.",
 	Usage:   config.Usage("relay"),
@@ -64,11 +66,12 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	defer stopTelemetry()
 	metrics := telemetry.NewRelay(reg)
 
-	options, err := cfg.Options()
+	options, err := kafkalogin.Options(cfg.Kafka)
 	if err != nil {
 		return err
 	}
-	kafka := outbox.Kafka{Brokers: cfg.Brokers, TopicPrefix: cfg.TopicPrefix, Topics: topics, Source: "/oncepay",
+	options = append(options, kafkalogin.Compression(cfg.Compression))
+	producer := kafka.Producer{Brokers: cfg.Brokers, TopicPrefix: cfg.TopicPrefix, Topics: topics, Source: "/oncepay",
 		ExactlyOnce: exactlyOnce, DrainOnPartitionChange: cfg.PartitionChange == "drain", Options: options}
 	var pool *pgxpool.Pool
 	err = program.Together(ctx, func(ctx context.Context) (err error) {
@@ -76,21 +79,21 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 			return err
 		}
 		return migrations.Check(ctx, pool)
-	}, kafka.Ping)
+	}, producer.Ping)
 	defer postgres.Close(pool)
 	if err != nil {
 		return err
 	}
 	telemetry.WatchPool(reg, "relay", pool.Stat)
-	admin, err := telemetry.ListenAdmin(cfg.AdminAddr, reg, func(ctx context.Context) error { return errors.Join(pool.Ping(ctx), kafka.Ping(ctx)) })
+	admin, err := telemetry.ListenAdmin(cfg.AdminAddr, reg, func(ctx context.Context) error { return errors.Join(pool.Ping(ctx), producer.Ping(ctx)) })
 	if err != nil {
 		return err
 	}
 
 	watch := observer{metrics}
 	u := &upkeep{pool: pool, cfg: cfg, metrics: metrics, log: log}
-	r := &outbox.Relay{
-		DB: pool, Open: kafka.Open, Name: cfg.Name, Lease: cfg.Lease, Batch: cfg.Batch, Log: log,
+	r := &relay.Relay{
+		DB: pool, Open: producer.Open, Name: cfg.Name, Lease: cfg.Lease, Batch: cfg.Batch, Log: log,
 		OnRead: metrics.Read, OnPublish: watch.published, OnLeader: metrics.Leader, OnError: watch.failed,
 	}
 	log.InfoContext(ctx, "relay started", "relay", cfg.Name, "topics", cfg.TopicPrefix+"*", "admin_addr", admin.Addr())

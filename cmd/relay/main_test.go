@@ -18,7 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/oncepay/oncepay/internal/outbox"
+	"github.com/oncepay/oncepay/internal/relay"
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
@@ -157,13 +157,13 @@ func TestAMissingTopicIsNamedAndEveryInstanceShowsWhatWaitsForIt(t *testing.T) {
 
 func TestWhatEndsARoundIsCountedByItsKind(t *testing.T) {
 	t.Parallel()
-	refused := &outbox.RefusedError{Err: kerr.MessageTooLarge}
+	refused := &relay.RefusedError{Err: kerr.MessageTooLarge}
 	for want, errs := range map[string][]error{
 		"database": {errors.New("read outbox: connection reset")},
-		"broker":   {&outbox.BrokerError{Err: context.DeadlineExceeded}},
-		"topic":    {&outbox.BrokerError{Err: &outbox.TopicError{Topic: "t", Err: kerr.UnknownTopicOrPartition}}},
-		"refused":  {&outbox.BrokerError{Err: refused}, fmt.Errorf("made anew: %w", refused)},
-		"fenced":   {outbox.ErrFenced, errors.Join(outbox.ErrFenced, &outbox.BrokerError{Err: context.Canceled})},
+		"broker":   {&relay.BrokerError{Err: context.DeadlineExceeded}},
+		"topic":    {&relay.BrokerError{Err: &relay.TopicError{Topic: "t", Err: kerr.UnknownTopicOrPartition}}},
+		"refused":  {&relay.BrokerError{Err: refused}, fmt.Errorf("made anew: %w", refused)},
+		"fenced":   {relay.ErrFenced, errors.Join(relay.ErrFenced, &relay.BrokerError{Err: context.Canceled})},
 	} {
 		for _, err := range errs {
 			if got := kind(err); got != want {

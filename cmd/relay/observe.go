@@ -4,14 +4,14 @@ import (
 	"errors"
 	"time"
 
-	"github.com/oncepay/oncepay/internal/outbox"
+	"github.com/oncepay/oncepay/internal/relay"
 	"github.com/oncepay/oncepay/internal/telemetry"
 )
 
 // observer turns what the relay tells into metrics.
 type observer struct{ metrics *telemetry.Relay }
 
-func (o observer) published(events []outbox.Message, took time.Duration) {
+func (o observer) published(events []relay.Message, took time.Duration) {
 	o.metrics.Published(len(events), took)
 	now := time.Now()
 	for i := range events {
@@ -21,10 +21,10 @@ func (o observer) published(events []outbox.Message, took time.Duration) {
 
 func (o observer) failed(err error) {
 	o.metrics.Error(kind(err))
-	if topic := new(outbox.TopicError); errors.As(err, &topic) {
+	if topic := new(relay.TopicError); errors.As(err, &topic) {
 		o.metrics.TopicUnavailable(topic.Topic)
 	}
-	if changed := new(outbox.PartitionsError); errors.As(err, &changed) {
+	if changed := new(relay.PartitionsError); errors.As(err, &changed) {
 		o.metrics.PartitionsChanged(changed.Topic, changed.Sent, changed.Now)
 	}
 }
@@ -32,12 +32,12 @@ func (o observer) failed(err error) {
 // kind says what ended a round of the relay, as a label. The log has the rest.
 func kind(err error) string {
 	var (
-		topic   *outbox.TopicError
-		refused *outbox.RefusedError
-		broker  *outbox.BrokerError
+		topic   *relay.TopicError
+		refused *relay.RefusedError
+		broker  *relay.BrokerError
 	)
 	switch {
-	case errors.Is(err, outbox.ErrFenced): // what the broker said meanwhile is a consequence
+	case errors.Is(err, relay.ErrFenced): // what the broker said meanwhile is a consequence
 		return "fenced"
 	case errors.As(err, &topic):
 		return "topic"

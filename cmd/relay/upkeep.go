@@ -13,6 +13,7 @@ import (
 	"github.com/oncepay/oncepay/internal/config"
 	"github.com/oncepay/oncepay/internal/idempotency"
 	"github.com/oncepay/oncepay/internal/outbox"
+	"github.com/oncepay/oncepay/internal/relay"
 	"github.com/oncepay/oncepay/internal/telemetry"
 )
 
@@ -24,7 +25,7 @@ type upkeep struct {
 	cfg     config.Relay
 	metrics *telemetry.Relay
 	log     *slog.Logger
-	writers outbox.Writers
+	writers relay.Writers
 }
 
 const (
@@ -106,7 +107,7 @@ func (u *upkeep) measurePartitions(ctx context.Context) {
 func (u *upkeep) measureBacklog(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, measureTimeout)
 	defer cancel()
-	if b, err := outbox.MeasureBacklog(ctx, u.pool, u.cfg.Name); err != nil {
+	if b, err := relay.MeasureBacklog(ctx, u.pool, u.cfg.Name); err != nil {
 		u.metrics.NoBacklog()
 	} else {
 		u.metrics.Backlog(b.Events, b.OldestAge, b.DeadLetters, b.ParkedAggregates)

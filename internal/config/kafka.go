@@ -2,16 +2,10 @@ package config
 
 import (
 	"bytes"
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"os"
-
-	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/sasl"
-	"github.com/twmb/franz-go/pkg/sasl/plain"
-	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
 // together returns what is wrong with variables that are right each for itself.
@@ -31,54 +25,21 @@ func (k Kafka) together() (problems []error) {
 	return problems
 }
 
-// Options returns how to connect and log in, for every client of the program.
-func (k Kafka) Options() (opts []kgo.Opt, err error) {
-	if k.TLS == "on" {
-		conn := &tls.Config{MinVersion: tls.VersionTLS12}
-		if k.CAFile != "" {
-			if conn.RootCAs, err = certificates(k.CAFile); err != nil {
-				return nil, err
-			}
-		}
-		opts = append(opts, kgo.DialTLSConfig(conn))
+// TLSConfig returns how to reach the brokers over TLS; nil: without it.
+func (k Kafka) TLSConfig() (conn *tls.Config, err error) {
+	if k.TLS != "on" {
+		return nil, nil
 	}
-	if k.Mechanism != "" {
-		opts = append(opts, kgo.SASL(k.mechanism()))
+
+	conn = &tls.Config{MinVersion: tls.VersionTLS12}
+	if k.CAFile != "" {
+		conn.RootCAs, err = certificates(k.CAFile)
 	}
-	return opts, nil
+	return conn, err
 }
 
-// mechanism reads the password for each connection, so that it can be changed while the program runs.
-func (k Kafka) mechanism() sasl.Mechanism {
-	auth := func(context.Context) (scram.Auth, error) {
-		password, err := secret(k.PasswordFile)
-		return scram.Auth{User: k.Username, Pass: password}, err
-	}
-	switch k.Mechanism {
-	case "SCRAM-SHA-256":
-		return scram.Sha256(auth)
-	case "SCRAM-SHA-512":
-		return scram.Sha512(auth)
-	}
-	return plain.Plain(func(ctx context.Context) (plain.Auth, error) {
-		a, err := auth(ctx)
-		return plain.Auth{User: a.User, Pass: a.Pass}, err
-	})
-}
-
-// Options returns what a client of the relay needs, with its compression.
-func (r Relay) Options() ([]kgo.Opt, error) {
-	opts, err := r.Kafka.Options()
-	return append(opts, kgo.ProducerBatchCompression(codecs[r.Compression])), err
-}
-
-var codecs = map[string]kgo.CompressionCodec{
-	"none":   kgo.NoCompression(),
-	"gzip":   kgo.GzipCompression(),
-	"snappy": kgo.SnappyCompression(),
-	"lz4":    kgo.Lz4Compression(),
-	"zstd":   kgo.ZstdCompression(),
-}
+// Password reads the password from its file.
+func (k Kafka) Password() (string, error) { return secret(k.PasswordFile) }
 
 func certificates(file string) (*x509.CertPool, error) {
 	text, err := os.ReadFile(file)

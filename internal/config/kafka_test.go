@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/oncepay/oncepay/internal/config"
+	"github.com/oncepay/oncepay/internal/kafkalogin"
 )
 
 func TestKafkaLogin(t *testing.T) {
@@ -57,7 +58,7 @@ func TestKafkaLogin(t *testing.T) {
 		if err != nil {
 			continue
 		}
-		if _, err := cfg.Options(); err != nil {
+		if _, err := kafkalogin.Options(cfg.Kafka); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

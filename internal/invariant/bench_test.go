@@ -14,7 +14,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/oncepay/oncepay/internal/invariant"
-	"github.com/oncepay/oncepay/internal/outbox"
+	"github.com/oncepay/oncepay/internal/relay"
+	"github.com/oncepay/oncepay/internal/relay/kafka"
 	"github.com/oncepay/oncepay/internal/statements"
 	"github.com/oncepay/oncepay/internal/testenv"
 )
@@ -109,7 +110,7 @@ func BenchmarkCheckOfAMillionPayments(b *testing.B) {
 // publishAll sends the whole outbox.
 func publishAll(b *testing.B, pool *pgxpool.Pool, brokers []string, prefix string) {
 	b.Helper()
-	publisher, _, err := outbox.Kafka{Brokers: brokers, TopicPrefix: prefix, Topics: []string{"payments", "accounts"}, Source: "/oncepay"}.Open(b.Context(), "main")
+	publisher, _, err := kafka.Producer{Brokers: brokers, TopicPrefix: prefix, Topics: []string{"payments", "accounts"}, Source: "/oncepay"}.Open(b.Context(), "main")
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -120,15 +121,15 @@ func publishAll(b *testing.B, pool *pgxpool.Pool, brokers []string, prefix strin
 		b.Fatal(err)
 	}
 	defer rows.Close()
-	var batch []outbox.Message
+	var batch []relay.Message
 	publish := func() {
-		if err := publisher.Publish(b.Context(), batch, outbox.Progress{}); err != nil {
+		if err := publisher.Publish(b.Context(), batch, relay.Progress{}); err != nil {
 			b.Fatal(err)
 		}
 		batch = batch[:0]
 	}
 	for rows.Next() {
-		m, err := pgx.RowToStructByPos[outbox.Message](rows)
+		m, err := pgx.RowToStructByPos[relay.Message](rows)
 		if err != nil {
 			b.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/oncepay/oncepay/internal/invariant"
 	"github.com/oncepay/oncepay/internal/outbox"
 	"github.com/oncepay/oncepay/internal/payments"
+	"github.com/oncepay/oncepay/internal/relay"
 	"github.com/oncepay/oncepay/internal/statements"
 )
 
@@ -174,7 +175,7 @@ var defects = map[string]defect{
 		w.append(t, outbox.Event{ID: uuid.New(), AggregateType: "payments", AggregateID: uuid.NewString(), AggregateVersion: 1, Type: payments.PaymentDeclined, Payload: []byte("{}")})
 	}},
 	"an event was never sent": {line: invariant.EventsLost, between: func(_ *testing.T, w *world) {
-		w.messages = slices.DeleteFunc(w.messages, func(m outbox.Message) bool { return m.AggregateType == "orders" && *m.AggregateVersion == 3 })
+		w.messages = slices.DeleteFunc(w.messages, func(m relay.Message) bool { return m.AggregateType == "orders" && *m.AggregateVersion == 3 })
 	}},
 	"an event of a payment was sent that never committed": {line: invariant.EventsPhantom, between: func(_ *testing.T, w *world) {
 		m := *w.message("order.changed")
@@ -292,8 +293,8 @@ func TestEachDefectTurnsItsLineRedAndNoOther(t *testing.T) {
 }
 
 // message is the first of a type.
-func (w *world) message(kind string) *outbox.Message {
-	i := slices.IndexFunc(w.messages, func(m outbox.Message) bool { return m.Type == kind })
+func (w *world) message(kind string) *relay.Message {
+	i := slices.IndexFunc(w.messages, func(m relay.Message) bool { return m.Type == kind })
 	return &w.messages[i]
 }
 

@@ -24,6 +24,8 @@ import (
 	"github.com/oncepay/oncepay/internal/invariant"
 	"github.com/oncepay/oncepay/internal/outbox"
 	"github.com/oncepay/oncepay/internal/payments"
+	"github.com/oncepay/oncepay/internal/relay"
+	"github.com/oncepay/oncepay/internal/relay/kafka"
 	"github.com/oncepay/oncepay/internal/statements"
 	"github.com/oncepay/oncepay/internal/testenv"
 )
@@ -38,8 +40,8 @@ type world struct {
 	system, a, b   uuid.UUID // accounts
 
 	history  []invariant.Exchange
-	messages []outbox.Message
-	held     *outbox.Message // taken out of messages by a test
+	messages []relay.Message
+	held     *relay.Message // taken out of messages by a test
 }
 
 // newWorld makes a service in which everything is right: payments, declined ones, repeats, refusals and reused keys, and an
@@ -150,7 +152,7 @@ func (w *world) load(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.messages, err = pgx.CollectRows(rows, pgx.RowToStructByPos[outbox.Message]); err != nil {
+	if w.messages, err = pgx.CollectRows(rows, pgx.RowToStructByPos[relay.Message]); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -184,12 +186,12 @@ func (w *world) consume(t *testing.T) {
 // publish sends the messages as the relay does.
 func (w *world) publish(t *testing.T) {
 	t.Helper()
-	publisher, _, err := outbox.Kafka{Brokers: w.brokers, TopicPrefix: w.prefix, Topics: []string{"payments", "accounts", "orders"}, Source: "/oncepay"}.Open(t.Context(), "main")
+	publisher, _, err := kafka.Producer{Brokers: w.brokers, TopicPrefix: w.prefix, Topics: []string{"payments", "accounts", "orders"}, Source: "/oncepay"}.Open(t.Context(), "main")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer publisher.Close()
-	if err := publisher.Publish(t.Context(), w.messages, outbox.Progress{}); err != nil {
+	if err := publisher.Publish(t.Context(), w.messages, relay.Progress{}); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -277,7 +279,7 @@ func (w *world) produce(t *testing.T, records ...*kgo.Record) {
 }
 
 // headersOf makes the headers that the relay would.
-func headersOf(m *outbox.Message) []kgo.RecordHeader {
+func headersOf(m *relay.Message) []kgo.RecordHeader {
 	var headers []kgo.RecordHeader
 	for _, h := range [][2]string{
 		{"ce_id", m.EventID.String()}, {"ce_type", m.Type}, {"ce_subject", m.AggregateID}, {"ce_sequence", strconv.FormatInt(*m.AggregateVersion, 10)},

@@ -16,8 +16,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/oncepay/oncepay/api"
-	"github.com/oncepay/oncepay/internal/outbox"
 	"github.com/oncepay/oncepay/internal/payments"
+	"github.com/oncepay/oncepay/internal/relay"
+	"github.com/oncepay/oncepay/internal/relay/kafka"
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
@@ -73,8 +74,8 @@ func TestRecordsOnTheTopicsAreAsDescribed(t *testing.T) {
 		aggregate := strings.TrimPrefix(e.Topic, defaultPrefix)
 		topics, aggregates = append(topics, prefix+aggregate), append(aggregates, aggregate)
 	}
-	kafka := outbox.Kafka{Brokers: brokers, TopicPrefix: prefix, Topics: slices.Compact(aggregates), Source: "/oncepay"}
-	relay := outbox.Relay{DB: s.db.Pool(t, "relay"), Open: kafka.Open, Name: "contract", Log: slog.New(slog.DiscardHandler)}
+	kafka := kafka.Producer{Brokers: brokers, TopicPrefix: prefix, Topics: slices.Compact(aggregates), Source: "/oncepay"}
+	relay := relay.Relay{DB: s.db.Pool(t, "relay"), Open: kafka.Open, Name: "contract", Log: slog.New(slog.DiscardHandler)}
 	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
 	ended := make(chan error, 1)
 	go func() { ended <- relay.Run(ctx) }()

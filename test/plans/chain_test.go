@@ -18,12 +18,13 @@ import (
 
 	"github.com/oncepay/oncepay/internal/inbox"
 	"github.com/oncepay/oncepay/internal/outbox"
+	"github.com/oncepay/oncepay/internal/relay"
 	"github.com/oncepay/oncepay/internal/statements"
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
 const (
-	relayBatch = 2500 // outbox.Relay's default
+	relayBatch = 2500 // relay.Relay's default
 	strays     = relayBatch * 3 / 2
 	patience   = 20 * time.Second
 )
@@ -36,13 +37,13 @@ UPDATE outbox_cursors SET last_id = (SELECT max(id) FROM outbox_events), seen = 
 // what is new, more stragglers than a batch holds among it.
 func (s *service) publish(t *testing.T) {
 	t.Helper()
-	relay, owner := s.open(t, "relay", s.sent["relay"].trace), s.db.Pool(t, "")
+	db, owner := s.open(t, "relay", s.sent["relay"].trace), s.db.Pool(t, "")
 	b := &broker{away: make(chan struct{})}
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		r := outbox.Relay{DB: relay, Open: b.open, Name: "main", Lease: time.Second, Log: slog.New(slog.DiscardHandler)}
+		r := relay.Relay{DB: db, Open: b.open, Name: "main", Lease: time.Second, Log: slog.New(slog.DiscardHandler)}
 		return r.Run(ctx)
 	})
 
@@ -74,28 +75,28 @@ func (s *service) publish(t *testing.T) {
 
 	// An event that is refused, parked, decided on and sent.
 	s.appendEvents(t, "refused", 1)
-	var letters []outbox.DeadLetter
+	var letters []relay.DeadLetter
 	testenv.Eventually(t, patience, func() (err error) {
-		if letters, err = outbox.DeadLetters(t.Context(), relay, "main", false); err == nil && len(letters) == 0 {
+		if letters, err = relay.DeadLetters(t.Context(), db, "main", false); err == nil && len(letters) == 0 {
 			err = errors.New("no dead letter")
 		}
 		return err
 	})
 	b.takes.Store(true)
-	if _, err := outbox.FindDeadLetter(t.Context(), relay, "main", letters[0].ID); err != nil {
+	if _, err := relay.FindDeadLetter(t.Context(), db, "main", letters[0].ID); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := outbox.DeadLetterPayload(t.Context(), relay, "main", letters[0].ID); err != nil {
+	if _, err := relay.DeadLetterPayload(t.Context(), db, "main", letters[0].ID); err != nil {
 		t.Fatal(err)
 	}
-	if err := outbox.SkipDeadLetter(t.Context(), relay, "main", -1, "there is none"); !errors.Is(err, outbox.ErrNoDeadLetter) {
+	if err := relay.SkipDeadLetter(t.Context(), db, "main", -1, "there is none"); !errors.Is(err, relay.ErrNoDeadLetter) {
 		t.Fatal(err)
 	}
-	if err := outbox.RetryDeadLetter(t.Context(), relay, "main", letters[0].ID); err != nil {
+	if err := relay.RetryDeadLetter(t.Context(), db, "main", letters[0].ID); err != nil {
 		t.Fatal(err)
 	}
 	testenv.Eventually(t, patience, func() error {
-		left, err := outbox.DeadLetters(t.Context(), relay, "main", false)
+		left, err := relay.DeadLetters(t.Context(), db, "main", false)
 		if err == nil && len(left) > 0 {
 			err = errors.New("it was not sent again")
 		}
@@ -106,17 +107,24 @@ func (s *service) publish(t *testing.T) {
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	s.takeOver(t, relay, b)
-	if _, err := outbox.MeasureBacklog(t.Context(), relay, "main"); err != nil {
+	s.takeOver(t, db, b)
+	if _, err := relay.MeasureBacklog(t.Context(), db, "main"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := new(outbox.Writers).Oldest(t.Context(), relay); err != nil {
+	err = pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
+		_, err := relay.Cursors(t.Context(), tx)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := new(relay.Writers).Oldest(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
 }
 
 // takeOver has a relay look at the lease of one that vanished; and another one at what the broker has of the first, whose moves were lost.
-func (s *service) takeOver(t *testing.T, relay *pgxpool.Pool, b *broker) {
+func (s *service) takeOver(t *testing.T, db *pgxpool.Pool, b *broker) {
 	t.Helper()
 	owner := s.db.Pool(t, "")
 	if _, err := owner.Exec(t.Context(), `DROP TABLE IF EXISTS before; CREATE TABLE before AS SELECT batches, last_id, seen FROM outbox_cursors`); err != nil {
@@ -132,7 +140,7 @@ func (s *service) takeOver(t *testing.T, relay *pgxpool.Pool, b *broker) {
 		defer stop()
 		done := make(chan error, 1)
 		go func() {
-			r := outbox.Relay{DB: relay, Open: b.open, Name: "main", Lease: time.Second, Log: slog.New(slog.DiscardHandler)}
+			r := relay.Relay{DB: db, Open: b.open, Name: "main", Lease: time.Second, Log: slog.New(slog.DiscardHandler)}
 			done <- r.Run(ctx)
 		}()
 		sent := b.early.Load()
@@ -169,15 +177,15 @@ type broker struct {
 	asked       counter     // batches
 	early, late counter     // events
 	takes       atomic.Bool // what it refused at first
-	kept, next  *outbox.Progress
+	kept, next  *relay.Progress
 }
 
-func (b *broker) open(context.Context, string) (outbox.Publisher, *outbox.Progress, error) {
+func (b *broker) open(context.Context, string) (relay.Publisher, *relay.Progress, error) {
 	b.terms.Add(1)
 	return b, b.kept, nil
 }
 
-func (b *broker) Publish(ctx context.Context, batch []outbox.Message, next outbox.Progress) error {
+func (b *broker) Publish(ctx context.Context, batch []relay.Message, next relay.Progress) error {
 	if len(batch) == 0 { // the relay is idle
 		return nil
 	}
@@ -192,7 +200,7 @@ func (b *broker) Publish(ctx context.Context, batch []outbox.Message, next outbo
 	}
 	for i, m := range batch {
 		if m.Type == "refused" && !b.takes.Load() {
-			return &outbox.RefusedError{Index: i, Unsent: true, Err: errors.New("too large")}
+			return &relay.RefusedError{Index: i, Unsent: true, Err: errors.New("too large")}
 		}
 	}
 	for _, m := range batch {

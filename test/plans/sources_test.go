@@ -13,7 +13,7 @@ import (
 // sources are the files whose statements the programs send for a request, and for its event.
 var sources = []string{
 	"internal/payments/*.go", "internal/idempotency/*.go", "internal/httpapi/*.go", "internal/credentials/verify.go",
-	"internal/outbox/*.go", "internal/inbox/*.go", "internal/statements/*.go",
+	"internal/outbox/*.go", "internal/relay/*.go", "internal/inbox/*.go", "internal/statements/*.go",
 }
 
 // wantAllSent fails the test for each statement in the sources that was not sent, and so not explained. A statement is a string constant.

@@ -18,25 +18,37 @@ import (
 
 const root = "../.."
 
-// copyable names the packages that are made to be copied, and the one migration that goes with each; none: it has none.
-var copyable = map[string]string{
-	"idempotency": "00002_idempotency.sql",
-	"outbox":      "00003_outbox.sql",
-	"inbox":       "00005_inbox.sql",
-	"client":      "",
-	"groupcommit": "",
+// copyable lists what can be copied: folders of internal, and the one migration that goes with them, if any.
+var copyable = map[string]struct {
+	folders   []string
+	migration string
+}{
+	"idempotency":            {[]string{"idempotency"}, "00002_idempotency.sql"},
+	"outbox write only":      {[]string{"outbox"}, "00003_outbox.sql"},
+	"outbox write and relay": {[]string{"outbox", "relay", "relay/kafka"}, "00003_outbox.sql"},
+	"inbox":                  {[]string{"inbox"}, "00005_inbox.sql"},
+	"client":                 {[]string{"client"}, ""},
+	"groupcommit":            {[]string{"groupcommit"}, ""},
 }
 
+// Files are copied as they are, except that relay/kafka imports relay by its new path.
 func TestACopyableFolderCompilesUnchangedInAnEmptyModule(t *testing.T) {
 	t.Parallel()
-	for name := range copyable {
+	for name, c := range copyable {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			for _, file := range goFiles(t, "internal/"+name) {
-				write(t, filepath.Join(dir, name, filepath.Base(file)), read(t, file))
+			for _, folder := range c.folders {
+				for _, file := range goFiles(t, "internal/"+folder) {
+					text := read(t, file)
+					if folder == "relay/kafka" {
+						text = strings.ReplaceAll(text, module+"internal/relay", "example.com/copied/relay")
+					}
+					write(t, filepath.Join(dir, folder, filepath.Base(file)), text)
+				}
 			}
-			// The versions that we build with; an own module would choose by itself.
+
+			// The versions that we build with; your module would choose its own.
 			goMod := strings.Replace(read(t, filepath.Join(root, "go.mod")), "module github.com/oncepay/oncepay", "module example.com/copied", 1)
 			write(t, filepath.Join(dir, "go.mod"), goMod)
 			write(t, filepath.Join(dir, "go.sum"), read(t, filepath.Join(root, "go.sum")))
@@ -87,10 +99,12 @@ func TestREADMECopyCommands(t *testing.T) {
 
 func TestACopyablePackagesMigrationStandsAlone(t *testing.T) {
 	t.Parallel()
-	for name, migration := range copyable {
+	for name, c := range copyable {
+		migration := c.migration
 		if migration == "" {
 			continue
 		}
+
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db, err := sql.Open("pgx", testenv.EmptyDatabase(t).URL)

@@ -32,7 +32,9 @@ const (
 // place yet.
 var table = map[string]rule{
 	"internal/idempotency": {nil, []string{pgx, uuid}},
-	"internal/outbox":      {nil, []string{pgx, uuid, kgo}},
+	"internal/outbox":      {nil, []string{pgx, uuid}},
+	"internal/relay":       {nil, []string{pgx, uuid}},
+	"internal/relay/kafka": {[]string{"internal/relay"}, []string{uuid, kgo}},
 	"internal/inbox":       {nil, []string{pgx, uuid, kgo}},
 	"internal/credentials": {nil, []string{pgx, uuid}},
 	"internal/payments":    {[]string{"internal/idempotency", "internal/outbox"}, []string{pgx, uuid}},
@@ -43,7 +45,8 @@ var table = map[string]rule{
 		[]string{pgx, uuid, "github.com/go-chi/chi/v5"},
 	},
 	"internal/strictjson": {nil, []string{}},
-	"internal/config":     {nil, []string{pgx, kgo}},
+	"internal/config":     {nil, []string{pgx}},
+	"internal/kafkalogin": {[]string{"internal/config"}, []string{kgo}},
 	"internal/telemetry":  {nil, []string{otel, prom}},
 	"internal/postgres":   {nil, []string{pgx}},
 	"internal/program":    {nil, []string{}},
@@ -108,11 +111,25 @@ func TestPackagesImportWhatTheTableAllowsAndNothingElse(t *testing.T) {
 
 func TestOnlyFilesNamedForItKnowKafka(t *testing.T) {
 	t.Parallel()
-	for _, folder := range []string{"internal/outbox", "internal/inbox"} {
-		for _, file := range goFiles(t, folder) {
-			if strings.Contains(read(t, file), `"`+kgo) != strings.HasPrefix(filepath.Base(file), "kafka") {
-				t.Errorf("%s: kafka*.go and no other file imports franz-go", file)
-			}
+	for _, file := range goFiles(t, "internal/inbox") {
+		if strings.Contains(read(t, file), `"`+kgo) != strings.HasPrefix(filepath.Base(file), "kafka") {
+			t.Errorf("%s: kafka*.go and no other file imports franz-go", file)
+		}
+	}
+}
+
+// TestKafkaStaysOut: the API writes events and must not depend on a broker's client, not even indirectly.
+func TestKafkaStaysOut(t *testing.T) {
+	t.Parallel()
+	for _, folder := range []string{"cmd/api", "internal/outbox", "internal/relay"} {
+		cmd := exec.Command("go", "list", "-deps", "./"+folder)
+		cmd.Dir = root
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatalf("go list: %v", err)
+		}
+		if strings.Contains(string(out), kgo) {
+			t.Errorf("%s depends on franz-go", folder)
 		}
 	}
 }

@@ -1,0 +1,105 @@
+package relay
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Backlog is what is still to be sent. OldestAge is that of the first event above the cursor or, if
+// there is none, of the first that committed late below it; zero: all is sent, parked events aside.
+type Backlog struct {
+	Events           int64 // above the cursor, at most: rolled-back ids count as well
+	OldestAge        time.Duration
+	DeadLetters      int64 // refused events that wait for a decision
+	ParkedAggregates int64 // aggregates of which nothing is sent
+}
+
+// Both ends of an index. Without a cursor, everything that is kept is still to be sent.
+const measureBacklog = `
+SELECT clock_timestamp(),
+       greatest(coalesce((SELECT max(id) FROM outbox_events), 0) - coalesce(c.last_id, 0), 0),
+       (SELECT created_at FROM outbox_events WHERE id > coalesce(c.last_id, 0) ORDER BY id LIMIT 1),
+       coalesce(c.last_id, 0), coalesce(c.seen, pg_current_snapshot())::text,
+       coalesce(c.chunk_after, 0), coalesce(c.chunk_seen::text, '')
+FROM (VALUES (1)) one LEFT JOIN outbox_cursors c ON c.relay = $1`
+
+const measureParked = `
+SELECT count(*) FILTER (WHERE refusal IS NOT NULL AND state = 'parked'),
+       count(DISTINCT (aggregate_type, aggregate_id))
+FROM outbox_dead_letters WHERE relay = $1 AND state IN ('parked', 'retry')`
+
+// MeasureBacklog returns what the relays of this name have still to send. Anyone may ask.
+func MeasureBacklog(ctx context.Context, db *pgxpool.Pool, relay string) (b Backlog, err error) {
+	defer func() {
+		if err != nil {
+			b, err = Backlog{}, fmt.Errorf("measure outbox backlog: %w", err)
+		}
+	}()
+
+	var now time.Time // by the database's clock, as created_at is
+	var first *time.Time
+	var p Position
+	err = db.QueryRow(ctx, measureBacklog, relay).
+		Scan(&now, &b.Events, &first, &p.Last, &p.Seen, &p.ChunkAfter, &p.ChunkSeen)
+	if err != nil {
+		return b, err
+	}
+
+	// Only without newer events: after an outage, stragglers would be looked for among very many.
+	if first == nil {
+		var late batch
+		if err := late.read(ctx, db, newStatements(1), 1, p); err != nil {
+			return b, err
+		}
+		if late.n > 0 {
+			first = &late.found[0].CreatedAt
+		}
+	}
+
+	if first != nil {
+		b.OldestAge = max(now.Sub(*first), 0) // a writer may set created_at
+	}
+
+	err = db.QueryRow(ctx, measureParked, relay).Scan(&b.DeadLetters, &b.ParkedAggregates)
+	return b, err
+}
+
+// Cursor is where the relays of one name are, and who leads them.
+type Cursor struct {
+	Relay        string     `json:"relay"`
+	LastID       int64      `json:"last_id"`
+	MovedAt      time.Time  `json:"moved_at"`
+	Holder       string     `json:"holder"` // the last leader; it leads while its lease lasts
+	LeaseUntil   *time.Time `json:"lease_until"`
+	Leads        bool       `json:"leads"`
+	FencingToken int64      `json:"fencing_token"`
+	Stragglers   int64      `json:"stragglers"` // events below the cursor that are still to be sent
+}
+
+// The stragglers are found as newStatements does; those of a chunk that was sent do not count.
+const readCursors = `
+SELECT c.relay, c.last_id, c.moved_at, c.holder, nullif(c.lease_until, '-infinity'),
+  c.lease_until > clock_timestamp(), c.fencing_token,
+  (SELECT count(*) FROM (
+     SELECT o.id, o.xid FROM unnest(ARRAY(SELECT pg_snapshot_xip(c.seen))) x(xid)
+     CROSS JOIN LATERAL (SELECT id, xid FROM outbox_events WHERE xid = x.xid AND id <= c.last_id) o
+     UNION ALL
+     SELECT id, xid FROM outbox_events
+     WHERE xid >= pg_snapshot_xmax(c.seen) AND xid < pg_snapshot_xmax(pg_current_snapshot())
+       AND id <= c.last_id) s
+   WHERE NOT coalesce(s.id <= c.chunk_after AND pg_visible_in_snapshot(s.xid, c.chunk_seen), false))
+FROM outbox_cursors c ORDER BY c.relay`
+
+// Cursors returns the cursors of all relays, in the caller's transaction.
+func Cursors(ctx context.Context, tx pgx.Tx) ([]Cursor, error) {
+	rows, _ := tx.Query(ctx, readCursors) // CollectRows returns its error
+	cursors, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Cursor])
+	if err != nil {
+		return nil, fmt.Errorf("read cursors: %w", err)
+	}
+	return cursors, nil
+}

@@ -1,0 +1,243 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/oncepay/oncepay/internal/relay"
+)
+
+type publisher struct {
+	Producer
+	name          string // of the relay
+	progressTopic string
+	client        *kgo.Client
+	close         func()         // closes the client, once
+	maxBytes      map[string]int // by topic
+	encoder       encoder
+
+	durable relay.Progress // behind the last batch that was acknowledged
+	kept    relay.Position // of the progress that was kept last
+	keptAt  time.Time
+	last    *relay.Progress // what was kept last, by this term or an earlier one
+
+	// By topic, see partitions.go.
+	counts  map[string]int32 // how many partitions its events are sent with
+	made    map[string]int32 // how many this term made
+	changed map[string]error // why nothing more is sent to it in this term
+}
+
+// Publish implements relay.Publisher. All records are produced at once; a key is on one partition,
+// in order.
+func (p *publisher) Publish(ctx context.Context, batch []relay.Message, next relay.Progress) error {
+	err := p.publish(ctx, batch, next)
+	if err != nil && ctx.Err() != nil { // the client is closed, and err may say only that
+		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	}
+	return err
+}
+
+func (p *publisher) publish(ctx context.Context, batch []relay.Message, next relay.Progress) error {
+	// The client waits for records on their way beyond the end of ctx, possibly without limit. It
+	// is not used again after an error, so close it: the term must be able to end.
+	defer context.AfterFunc(ctx, p.close)()
+
+	records := p.encoder.records(p.Producer, batch)
+	for i, r := range records {
+		if err := p.check(r); err != nil {
+			return &relay.RefusedError{Index: i, Unsent: true, Err: err}
+		}
+	}
+	if err := p.count(ctx, records); err != nil {
+		return err
+	}
+
+	if p.ExactlyOnce {
+		if len(batch) == 0 && next.Position == p.kept {
+			return nil
+		}
+		if err := p.transact(ctx, records, &next); err != nil {
+			return err
+		}
+		// Crash point: committed but the cursor not moved. The next leader begins behind the
+		// progress.
+		p.kept = next.Position
+		return nil
+	}
+
+	// Progress must not be durable before its batch. So it goes out with the next batch, or alone.
+	at, due := p.durable, time.Since(p.keptAt) > keepEvery
+	if len(batch) == 0 {
+		at, due = next, true
+	}
+
+	var progress *kgo.Record
+	if due && at.Position != p.kept {
+		progress = p.progress(&at)
+		p.kept, p.keptAt = at.Position, time.Now()
+	}
+	if err := p.produce(ctx, records, progress); err != nil {
+		return err
+	}
+
+	p.durable = next
+	return nil
+}
+
+// check returns why the broker would refuse a record.
+func (p *publisher) check(r *kgo.Record) error {
+	if p.counts[r.Topic] == 0 && !legalTopic(r.Topic) { // others have taken events already
+		return fmt.Errorf("%w: %q", kerr.InvalidTopicException, r.Topic)
+	}
+	if n, limit := size(r), p.limit(r.Topic); n > limit {
+		return fmt.Errorf("%w: %d bytes, topic %s takes %d", kerr.MessageTooLarge, n, r.Topic, limit)
+	}
+	return nil
+}
+
+// transact sends records and progress in one Kafka transaction: read_committed shows all of it or
+// nothing.
+func (p *publisher) transact(
+	ctx context.Context, records []*kgo.Record, next *relay.Progress,
+) error {
+	if err := p.client.BeginTransaction(); err != nil {
+		return fmt.Errorf("begin a Kafka transaction: %w", err)
+	}
+
+	// Crash point, until the end of the function: the next leader fences this transaction, which
+	// aborts it.
+	if err := p.produce(ctx, records, p.progress(next)); err != nil {
+		var refused *relay.RefusedError
+		var partial *relay.PartialError
+		if errors.As(err, &refused) { // aborted with the others
+			refused.Durable, refused.Ahead = 0, nil
+		} else if errors.As(err, &partial) {
+			partial.Durable = 0
+		}
+		return errors.Join(err, p.client.EndTransaction(ctx, kgo.TryAbort))
+	}
+
+	// Without an answer the outcome is unknown. The next client reads the progress.
+	if err := p.client.EndTransaction(ctx, kgo.TryCommit); err != nil {
+		return fmt.Errorf("commit a Kafka transaction: %w", err)
+	}
+
+	return nil
+}
+
+// produce sends a batch's records and a record of progress, which may be nil, and waits for all of
+// them.
+func (p *publisher) produce(ctx context.Context, batch []*kgo.Record, progress *kgo.Record) error {
+	records := batch
+	if progress != nil {
+		records = append(records, progress)
+	}
+
+	var (
+		wg     sync.WaitGroup
+		mu     sync.Mutex
+		failed = map[*kgo.Record]error{}
+	)
+	wg.Add(len(records))
+	done := func(r *kgo.Record, err error) {
+		if err != nil {
+			mu.Lock()
+			defer mu.Unlock()
+			failed[r] = err
+		}
+		wg.Done()
+	}
+
+	for _, r := range records {
+		p.client.Produce(ctx, r, done)
+	}
+
+	_ = p.client.Flush(ctx) // its error is ctx's, and every record has it, too
+	wg.Wait()
+
+	// Name the reason for which the partitioner refused records.
+	for r := range failed {
+		if changed := p.changed[r.Topic]; changed != nil {
+			failed[r] = changed
+		}
+	}
+
+	var refused *relay.RefusedError
+	err := classify(batch, failed)
+	if failed[progress] == nil || err != nil && !errors.As(err, &refused) {
+		return err
+	}
+
+	failure := classify([]*kgo.Record{progress}, failed)
+	if errors.As(failure, &refused) { // no event is to blame
+		failure = &relay.TopicError{Topic: progress.Topic, Err: refused.Err}
+	}
+	if err == nil && len(batch) > 0 {
+		return &relay.PartialError{Durable: len(batch), Err: failure}
+	}
+
+	return failure
+}
+
+// classify returns what the failures of a batch mean. It is a refusal only if the broker refused
+// all that failed; otherwise it is an outage.
+func classify(records []*kgo.Record, failed map[*kgo.Record]error) error {
+	if len(failed) == 0 {
+		return nil
+	}
+
+	var refused *relay.RefusedError
+	var outage error
+	bad := func(r *kgo.Record) bool { return failed[r] != nil }
+	first, taken := slices.IndexFunc(records, bad), 0
+	for i, r := range records {
+		err := failed[r]
+		switch {
+		case err == nil:
+			taken++
+			if refused != nil {
+				refused.Ahead = append(refused.Ahead, i)
+			}
+		case isAny(err, kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord):
+			if refused == nil {
+				refused = &relay.RefusedError{Index: i, Durable: first, Err: err}
+			}
+		case outage == nil:
+			outage = outageOf(r.Topic, err)
+		}
+	}
+
+	switch {
+	case outage != nil && taken > 0:
+		return &relay.PartialError{Durable: first, Err: outage}
+	case outage != nil:
+		return outage
+	case refused != nil:
+		return refused
+	}
+
+	return nil
+}
+
+func outageOf(topic string, err error) error {
+	var changed *relay.PartitionsError
+	unusable := []error{kerr.UnknownTopicOrPartition, kerr.UnknownTopicID, kerr.TopicAuthorizationFailed}
+	if errors.As(err, &changed) || isAny(err, unusable...) {
+		return &relay.TopicError{Topic: topic, Err: err}
+	}
+	return fmt.Errorf("produce to %s: %w", topic, err)
+}
+
+func isAny(err error, targets ...error) bool {
+	return slices.ContainsFunc(targets, func(target error) bool { return errors.Is(err, target) })
+}
+
+// Close gives up what is not acknowledged.
+func (p *publisher) Close() { p.close() }

@@ -1,0 +1,163 @@
+package kafka
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/oncepay/oncepay/internal/relay"
+)
+
+// encoder makes records of messages. The next batch reuses its memory: the client keeps no record
+// after its acknowledgement, and after an error the encoder is not used again.
+type encoder struct {
+	values   []kgo.Record
+	pointers []*kgo.Record
+	headers  []kgo.RecordHeader
+	bytes    []byte
+}
+
+func (e *encoder) records(k Producer, batch []relay.Message) []*kgo.Record {
+	e.pointers, e.headers, e.bytes = e.pointers[:0], e.headers[:0], e.bytes[:0]
+	e.values = slices.Grow(e.values[:0], len(batch)) // pointers to it must stay valid
+
+	for i := range batch {
+		m := &batch[i]
+		first := len(e.headers)
+		e.header("ce_specversion", "1.0")
+		e.add("ce_id", appendUUID(e.bytes, m.EventID))
+		e.header("ce_source", k.Source)
+		e.header("ce_type", m.Type)
+		e.header("ce_subject", m.AggregateID)
+		key := e.headers[len(e.headers)-1].Value
+		e.add("ce_time", m.CreatedAt.UTC().AppendFormat(e.bytes, time.RFC3339Nano))
+		if m.AggregateVersion != nil {
+			e.add("ce_sequence", strconv.AppendInt(e.bytes, *m.AggregateVersion, 10))
+		}
+
+		typed := false
+		eachHeader(m.Headers, func(name string, value []byte) {
+			if strings.HasPrefix(name, "ce_") { // the event's own
+				return
+			}
+			typed = typed || name == "content-type"
+			e.add(name, append(e.bytes, value...))
+		})
+		if !typed {
+			e.header("content-type", "application/json")
+		}
+
+		e.values = append(e.values, kgo.Record{
+			Topic: k.TopicPrefix + m.AggregateType, Key: key, Value: m.Payload,
+			Headers: e.headers[first:len(e.headers):len(e.headers)],
+		})
+		e.pointers = append(e.pointers, &e.values[i])
+	}
+
+	return e.pointers
+}
+
+func (e *encoder) header(name, value string) { e.add(name, append(e.bytes, value...)) }
+
+// add takes e.bytes with a header's value appended.
+func (e *encoder) add(name string, grown []byte) {
+	value := grown[len(e.bytes):len(grown):len(grown)]
+	e.headers = append(e.headers, kgo.RecordHeader{Key: name, Value: value})
+	e.bytes = grown
+}
+
+// legalTopic reports whether Kafka allows a topic of this name.
+func legalTopic(name string) bool {
+	const chars = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
+	legal := strings.Trim(name, chars) == "" && len(name) <= 249
+	return legal && name != "" && name != "." && name != ".."
+}
+
+func appendUUID(to []byte, id uuid.UUID) []byte {
+	to = hex.AppendEncode(to, id[:4])
+	for _, part := range [...][]byte{id[4:6], id[6:8], id[8:10], id[10:]} {
+		to = hex.AppendEncode(append(to, '-'), part)
+	}
+	return to
+}
+
+// eachHeader yields the members of a JSON object. A row written by hand may hold more than strings,
+// which come as JSON.
+func eachHeader(object []byte, yield func(name string, value []byte)) {
+	var room [16][]byte
+	if members, plain := plainMembers(object, room[:0]); plain {
+		for i := 0; i+1 < len(members); i += 2 {
+			yield(string(members[i]), members[i+1])
+		}
+		return
+	}
+
+	var members map[string]json.RawMessage // not any: a number keeps all its digits
+	_ = json.Unmarshal(object, &members)   // it was JSON in Postgres a moment ago
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		var text string
+		if json.Unmarshal(members[name], &text) == nil && string(members[name]) != "null" {
+			yield(name, []byte(text))
+			continue
+		}
+		var compact bytes.Buffer
+		_ = json.Compact(&compact, members[name])
+		yield(name, compact.Bytes())
+	}
+}
+
+// plainMembers appends names and values of an object that holds only strings without escapes, as
+// Postgres prints jsonb: {"a": "b", "c": "d"}. That is what Append writes, and much faster than a
+// decoder.
+func plainMembers(object []byte, to [][]byte) (members [][]byte, plain bool) {
+	if string(object) == "{}" {
+		return to, true
+	}
+	if bytes.IndexByte(object, '\\') >= 0 {
+		return nil, false
+	}
+
+	for before := `{"`; ; {
+		rest, opens := bytes.CutPrefix(object, []byte(before))
+		text, behind, closes := bytes.Cut(rest, []byte(`"`))
+		if !opens || !closes {
+			return nil, false
+		}
+		to, object = append(to, text), behind
+		switch {
+		case len(to)%2 == 1:
+			before = `: "`
+		case string(object) == "}":
+			return to, true
+		default:
+			before = `, "`
+		}
+	}
+}
+
+// size returns how many bytes a record takes in a batch of its own, uncompressed, as franz-go
+// counts them.
+func size(r *kgo.Record) int {
+	n := 3 + sized(len(r.Key)) + sized(len(r.Value)) + varint(len(r.Headers))
+	for _, h := range r.Headers {
+		n += sized(len(h.Key)) + sized(len(h.Value))
+	}
+	return batchOverhead + sized(n)
+}
+
+// sized returns how many bytes n bytes take with their length.
+func sized(n int) int { return varint(n) + n }
+
+func varint(n int) int {
+	var room [binary.MaxVarintLen64]byte
+	return binary.PutVarint(room[:], int64(n))
+}

@@ -1,0 +1,214 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+var (
+	// ErrRestored says that the cursor belongs to another database, that the outbox holds
+	// transactions of the future, or that the broker has events of this relay that the database
+	// lacks: a restored backup or dump, or a standby promoted without the newest transactions.
+	// Going on would silently lose or repeat events, so an operator decides; see docs/operating.md.
+	ErrRestored = errors.New("the database was restored, or is another one: " +
+		"see \"After a restore\" in docs/operating.md")
+
+	// ErrFenced says that the cursor is not where this leader left it: another relay leads, or the
+	// connection now goes to a standby that was promoted without the newest transactions. The table
+	// is right.
+	ErrFenced = errors.New("the cursor was moved: another relay leads, or the database failed over")
+
+	errStandby = errors.New("the database is a standby, where running transactions are not visible")
+)
+
+// The first relay of a name inserts its row, at the beginning: everything that is kept is sent.
+const ensureCursor = `
+INSERT INTO outbox_cursors (relay, seen, system_identifier, database_oid)
+SELECT $1, pg_current_snapshot(), s.system_identifier, d.oid
+FROM pg_control_system() s, pg_database d WHERE d.datname = current_database()
+ON CONFLICT DO NOTHING`
+
+// Standbys look before they write, so waiting costs no WAL. A lease that was given back is
+// -infinity. It is clock_timestamp() because now() is when the transaction began, before it may
+// have waited for the row.
+const lookAtLease = `
+SELECT lease_until < clock_timestamp() FROM outbox_cursors WHERE relay = $1`
+
+const takeLease = `
+UPDATE outbox_cursors SET holder = $2, fencing_token = fencing_token + 1,
+    lease_until = clock_timestamp() + $3::interval
+WHERE relay = $1 AND lease_until < clock_timestamp()
+RETURNING fencing_token, batches, last_id, seen::text,
+    coalesce(chunk_after, 0), coalesce(chunk_seen::text, '')`
+
+// A visible row always has an xid below the snapshot's xmax. One that has not comes from another
+// database, where the cursor's xids mean nothing; the index on (xid, id) finds it. The timeline is
+// that of the log being written: pg_control_checkpoint() shows it only after the next checkpoint.
+const checkDatabase = `
+SELECT pg_is_in_recovery(),
+       c.system_identifier <> s.system_identifier OR c.database_oid <> d.oid
+       OR EXISTS (SELECT FROM outbox_events WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())),
+       c.system_identifier, c.database_oid, c.epoch::text,
+       CASE WHEN pg_is_in_recovery() THEN 0
+            ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint END
+FROM outbox_cursors c, pg_control_system() s, pg_database d
+WHERE c.relay = $1 AND d.datname = current_database()`
+
+// The token stops a leader that was replaced. Batches and timeline stop one whose database failed
+// over and lost the newest transactions: ids that it has read are given to events that it has not.
+// Such a failover gives out tokens again, too, so holder is one run of one process. A lease that
+// was given back stays given back, even if a late statement arrives.
+const led = `
+WHERE relay = $1 AND fencing_token = $2 AND holder = $3 AND batches = $4 AND lease_until > '-infinity'
+  AND ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint = $5`
+
+const moveCursor = `
+UPDATE outbox_cursors SET batches = $7, last_id = $8, seen = $9::text::pg_snapshot,
+    chunk_after = nullif($10::bigint, 0), chunk_seen = nullif($11, '')::pg_snapshot,
+    moved_at = clock_timestamp(), lease_until = clock_timestamp() + $6::interval` + led
+
+const renewLease = `
+UPDATE outbox_cursors SET lease_until = clock_timestamp() + $6::interval` + led
+
+const releaseLease = `
+UPDATE outbox_cursors SET lease_until = '-infinity'
+WHERE relay = $1 AND fencing_token = $2 AND holder = $3`
+
+// candidate is a relay that would like to lead.
+type candidate struct {
+	db            *pgxpool.Pool
+	relay, holder string
+	lease         time.Duration
+}
+
+// term is one relay's time as leader.
+type term struct {
+	candidate
+	token    int64    // fencing token
+	identity Progress // of the cursor and its database
+
+	mu      sync.Mutex                // one statement at a time: each names where the cursor is
+	at      Position                  // of the cursor, as the table has it
+	renewed atomic.Pointer[time.Time] // the lease runs from here, or from a little later
+}
+
+// elect tries to become leader. It returns nil and no error when another relay leads.
+func (c *candidate) elect(ctx context.Context) (*term, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.lease) // the connection may be dead
+	defer cancel()
+
+	var free bool
+	err := c.db.QueryRow(ctx, lookAtLease, c.relay).Scan(&free)
+	if errors.Is(err, pgx.ErrNoRows) {
+		_, err = c.db.Exec(ctx, ensureCursor, c.relay)
+		free = true
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look at lease: %w", err)
+	}
+	if !free {
+		return nil, nil
+	}
+
+	t, begun := &term{candidate: *c}, time.Now()
+	t.renewed.Store(&begun)
+	var standby, restored bool
+	is := &t.identity
+	err = c.db.QueryRow(ctx, checkDatabase, c.relay).
+		Scan(&standby, &restored, &is.SystemIdentifier, &is.DatabaseOID, &is.Epoch, &is.Timeline)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("check database: %w", err)
+	case standby:
+		return nil, errStandby
+	case restored:
+		return nil, ErrRestored
+	}
+
+	err = c.db.QueryRow(ctx, takeLease, c.relay, c.holder, c.lease).
+		Scan(&t.token, &t.at.Batches, &t.at.Last, &t.at.Seen, &t.at.ChunkAfter, &t.at.ChunkSeen)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil // another standby was faster
+	}
+	if err != nil {
+		return nil, fmt.Errorf("take lease: %w", err)
+	}
+
+	return t, nil
+}
+
+// heartbeat renews the lease when a third of it has passed. It returns ErrFenced when another relay
+// leads, another error when the lease ran out before it could be renewed, and nil when ctx ends.
+func (t *term) heartbeat(ctx context.Context) error {
+	for ctx.Err() == nil {
+		sleep(ctx, max(t.remaining()-t.lease*2/3, t.lease/12))
+		if t.remaining() > t.lease*2/3 {
+			continue // a move has renewed it
+		}
+		if err := t.renew(ctx); errors.Is(err, ErrFenced) || err != nil && t.remaining() <= 0 {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// renew extends the lease. It takes a third of it at most: the connection may be dead, and another
+// one is tried next.
+func (t *term) renew(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.update(ctx, t.lease/3, "renew lease", renewLease)
+}
+
+// move puts the cursor at p, behind what the broker has acknowledged, and renews the lease.
+func (t *term) move(ctx context.Context, p Position) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	err := t.update(ctx, max(t.remaining(), t.lease/3), "move cursor", moveCursor,
+		p.Batches, p.Last, p.Seen, p.ChunkAfter, p.ChunkSeen)
+	if err == nil {
+		t.at = p
+	}
+
+	return err
+}
+
+func (t *term) update(
+	ctx context.Context, limit time.Duration, doing, sql string, args ...any,
+) error {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+
+	begun := time.Now()
+	// The lease runs from before the statement: it may have waited.
+	known := []any{t.relay, t.token, t.holder, t.at.Batches, t.identity.Timeline, t.lease}
+	tag, err := t.db.Exec(ctx, sql, append(known, args...)...)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s: %w", doing, err)
+	case tag.RowsAffected() == 0:
+		return ErrFenced
+	}
+
+	t.renewed.Store(&begun)
+	return nil
+}
+
+// remaining returns how much of the lease is certainly left. It does not wait for a running
+// statement.
+func (t *term) remaining() time.Duration { return t.lease - time.Since(*t.renewed.Load()) }
+
+// release gives the lease back. If that fails, a standby waits until the lease has run out.
+func (t *term) release(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_, _ = t.db.Exec(ctx, releaseLease, t.relay, t.token, t.holder)
+}

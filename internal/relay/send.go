@@ -1,0 +1,160 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
+// send publishes messages, parks those that are certainly refused, and returns what was sent.
+// Durable in a RefusedError or PartialError counts messages of ms. next returns the progress once
+// sent are on the broker and the others of ms are dead letters.
+func (l *leader) send(
+	ctx context.Context, ms []Message, next func(sent []Message) Progress,
+) ([]Message, error) {
+	for {
+		// What is parked is a dead letter before the cursor passes it.
+		sent, parked := l.split(ms)
+		if len(parked) > 0 {
+			if err := l.term.park(ctx, parked, nil); err != nil {
+				return nil, err
+			}
+		}
+
+		begun := time.Now()
+		err := l.publishInTime(ctx, sent, next(sent))
+		var refused *RefusedError
+		var partial *PartialError
+		switch {
+		case err == nil:
+			if len(sent) > 0 {
+				l.isolation.succeeded(len(sent))
+				l.OnPublish(sent, time.Since(begun))
+			}
+			return sent, nil
+		case errors.As(err, &partial):
+			// What failed must not repeat the others with it, again and again.
+			l.isolation.begin(sent, nil)
+			partial.Durable = indexIn(ms, sent, partial.Durable)
+			return nil, err
+		case !errors.As(err, &refused):
+			return nil, err
+		case !refused.Unsent && len(sent) > 1:
+			l.isolation.begin(sent, refused.Ahead)
+			refused.Durable = indexIn(ms, sent, refused.Durable)
+			return nil, refused
+		}
+
+		// It was refused on its own. What is before it in the batch is sent in the next round.
+		m := &sent[refused.Index]
+		if err := l.term.park(ctx, []int64{m.ID}, l.isolation.found(m, refused)); err != nil {
+			return nil, err
+		}
+		l.parked[m.aggregate()] = m.ID
+		l.OnPark(*m, refused.Err)
+		l.Log.ErrorContext(ctx, "an event was refused, its aggregate is parked",
+			"relay", l.Name, "id", m.ID, "event", m.EventID,
+			"aggregate_type", m.AggregateType, "aggregate_id", m.AggregateID, "error", refused.Err)
+		if !refused.Unsent {
+			return nil, fmt.Errorf("the publisher is not used again after a refusal: %w", refused)
+		}
+	}
+}
+
+// publishInTime publishes while this relay certainly leads, and gives up after publishTimeout.
+func (l *leader) publishInTime(ctx context.Context, ms []Message, next Progress) error {
+	// The process may have been frozen for longer than the lease, heartbeat and all, and another
+	// leader may have sent these messages and later ones. Find out before sending.
+	if l.term.remaining() < l.term.lease/2 {
+		if err := l.term.renew(ctx); err != nil {
+			return err
+		}
+	}
+
+	ctx, cancel := context.WithTimeoutCause(ctx, publishTimeout, errSlow)
+	defer cancel()
+	if err := l.publisher.Publish(ctx, ms, next); err != nil {
+		return &BrokerError{err}
+	}
+
+	return nil
+}
+
+// indexIn returns where the n-th message of sent is in ms, which has parked ones as well.
+func indexIn(ms, sent []Message, n int) int {
+	if n == len(sent) {
+		return len(ms)
+	}
+	return slices.IndexFunc(ms, func(m Message) bool { return m.ID == sent[n].ID })
+}
+
+// split returns the messages to send, and the ids of those that belong to parked aggregates.
+func (l *leader) split(ms []Message) (out []Message, parked []int64) {
+	if len(l.parked)+len(l.skipped) == 0 {
+		return ms, nil
+	}
+
+	for _, m := range ms {
+		from, waits := l.parked[m.aggregate()]
+		switch {
+		case l.skipped[m.ID]:
+		case waits && m.ID >= from:
+			parked = append(parked, m.ID)
+		default:
+			out = append(out, m)
+		}
+	}
+
+	return out, parked
+}
+
+// resend sends the dead letters that were released, and finds out which aggregates stay parked.
+func (l *leader) resend(ctx context.Context) (err error) {
+	l.parked = map[aggregate]int64{}
+	b, limit := batch{}, l.isolation.limit(l.Batch)
+	for l.term.at.ChunkSeen == "" {
+		if err := l.term.readReleased(ctx, &b, limit); err != nil {
+			return err
+		}
+		if b.n == 0 {
+			break
+		}
+
+		sent, err := l.send(ctx, b.messages(), func(sent []Message) Progress {
+			next := l.term.progress(l.term.at)
+			next.Resent = ids(sent)
+			return next
+		})
+		if n := durable(err); n > 0 {
+			sent, _ = l.split(b.found[:n])
+		}
+		// Crash point: sent but not noted. They are sent again, unless the Publisher kept progress
+		// with them.
+		if noted := l.term.sent(ctx, ids(sent)); noted != nil {
+			return noted
+		}
+		if err != nil {
+			return err
+		}
+		if len(sent) == 0 { // refused again; if it is released meanwhile, watch sees it
+			break
+		}
+		limit = min(2*limit, l.Batch)
+	}
+
+	if l.parked, err = l.term.parked(ctx); err == nil {
+		l.skipped, err = l.term.skipped(ctx)
+	}
+
+	return err
+}
+
+func ids(ms []Message) []int64 {
+	ids := make([]int64, len(ms))
+	for i := range ms {
+		ids[i] = ms[i].ID
+	}
+	return ids
+}
