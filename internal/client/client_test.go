@@ -106,7 +106,7 @@ func problem(status int, code, retry string, header ...string) reply {
 	return r
 }
 
-func TestWhatSettlesNothingIsRepeatedUnderTheSameKeyWithTheSameBody(t *testing.T) {
+func TestPostRepeatsUntilFinal(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]reply{
 		"a cut connection":              {err: errCut},
@@ -146,7 +146,7 @@ func TestWhatSettlesNothingIsRepeatedUnderTheSameKeyWithTheSameBody(t *testing.T
 	}
 }
 
-func TestAnAnswerThatStandsIsAskedForOnce(t *testing.T) {
+func TestFinalAnswerIsAskedForOnce(t *testing.T) {
 	t.Parallel()
 	for _, said := range []reply{
 		made("false"), made("true"),
@@ -167,7 +167,7 @@ func TestAnAnswerThatStandsIsAskedForOnce(t *testing.T) {
 	}
 }
 
-func TestItWaitsAsLongAsItIsAskedTo(t *testing.T) {
+func TestPostHonoursRetryAfter(t *testing.T) {
 	t.Parallel()
 	for asked, least := range map[string]time.Duration{"1": time.Second, "3": 3 * time.Second, "0": 0, "-1": 0, "soon": 0} {
 		s, _, err, _ := post(t, problem(409, "request-in-progress", "same-key", "Retry-After", asked), made("true"))
@@ -180,7 +180,7 @@ func TestItWaitsAsLongAsItIsAskedTo(t *testing.T) {
 	}
 }
 
-func TestPausesGrowAndStayShortEnoughToBeBackSoon(t *testing.T) {
+func TestPausesGrowToTwoSeconds(t *testing.T) {
 	t.Parallel()
 	s, _, err, _ := post(t, reply{err: errCut})
 	if !errors.Is(err, client.ErrUnknown) || len(s.requests) < 8 || len(s.requests) > 200 {
@@ -193,7 +193,7 @@ func TestPausesGrowAndStayShortEnoughToBeBackSoon(t *testing.T) {
 	}
 }
 
-func TestTheOutcomeIsUnknownWhenTimeIsUp(t *testing.T) {
+func TestOutcomeUnknownAtDeadline(t *testing.T) {
 	t.Parallel()
 	_, a, err, _ := post(t, problem(503, "unavailable", "same-key", "Retry-After", "60"))
 	if !errors.Is(err, client.ErrUnknown) || a.Status != 503 || !strings.Contains(err.Error(), "answer 503 unavailable") {
@@ -329,7 +329,7 @@ func TestRefusedMeansNotPaid(t *testing.T) {
 	}
 }
 
-func TestARequestIsRepeatedByNobodyElse(t *testing.T) {
+func TestTransportRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	var requests atomic.Int32
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -374,7 +374,7 @@ func TestAttemptedSeesEveryAttempt(t *testing.T) {
 	}
 }
 
-func TestGetAsksOnceAndNamesNoKey(t *testing.T) {
+func TestGetAsksOnceWithoutKey(t *testing.T) {
 	t.Parallel()
 	for _, said := range []reply{{status: 200, body: "{}"}, problem(404, "not-found", "never"), problem(503, "unavailable", "same-key"), {err: errCut}} {
 		s := &script{replies: []reply{said}}
@@ -386,7 +386,7 @@ func TestGetAsksOnceAndNamesNoKey(t *testing.T) {
 	}
 }
 
-func TestABodyThatCannotBeWrittenIsNotAnUnknownOutcome(t *testing.T) {
+func TestUnencodableBodyIsNotUnknown(t *testing.T) {
 	t.Parallel()
 	s := &script{}
 	c := client.Client{URL: "http://service", HTTP: &http.Client{Transport: s}}

@@ -145,7 +145,7 @@ var (
 
 func isBad(err error) bool { return errors.Is(err, errBad) }
 
-func TestALoneItemIsNotDelayed(t *testing.T) {
+func TestLoneItemIsNotDelayed(t *testing.T) {
 	promise(t, &store{}, groupcommit.Options{}, func(t *testing.T, g *groupcommit.Group[int, int]) {
 		for n := range 10 {
 			began := time.Now()
@@ -157,7 +157,7 @@ func TestALoneItemIsNotDelayed(t *testing.T) {
 	})
 }
 
-func TestWhatPilesUpWhileAllAreBusyIsTheNextBatchInOrder(t *testing.T) {
+func TestWaitingItemsAreTheNextBatch(t *testing.T) {
 	s := &store{}
 	promise(t, s, groupcommit.Options{Committers: 1, Most: 5}, func(t *testing.T, g *groupcommit.Group[int, int]) {
 		began := time.Now()
@@ -169,7 +169,7 @@ func TestWhatPilesUpWhileAllAreBusyIsTheNextBatchInOrder(t *testing.T) {
 	})
 }
 
-func TestNothingWaitsWhileACommitterIsFree(t *testing.T) {
+func TestFreeCommitterTakesItem(t *testing.T) {
 	s := &store{}
 	promise(t, s, groupcommit.Options{Committers: 3}, func(t *testing.T, g *groupcommit.Group[int, int]) {
 		send(t.Context(), g, 0, 1, 2, 3, 4).want(t, nil, 0, 1, 2, 3, 4)
@@ -180,7 +180,7 @@ func TestNothingWaitsWhileACommitterIsFree(t *testing.T) {
 	})
 }
 
-func TestAZeroOptionHasItsStandard(t *testing.T) {
+func TestOptionDefaults(t *testing.T) {
 	s := &store{}
 	promise(t, s, groupcommit.Options{}, func(t *testing.T, g *groupcommit.Group[int, int]) {
 		var all []int
@@ -196,7 +196,7 @@ func TestAZeroOptionHasItsStandard(t *testing.T) {
 	})
 }
 
-func TestWhatDoesNotFitIsRefusedAtOnce(t *testing.T) {
+func TestFullQueueRefuses(t *testing.T) {
 	s := &store{}
 	promise(t, s, groupcommit.Options{Committers: 1, Queue: 2}, func(t *testing.T, g *groupcommit.Group[int, int]) {
 		a := send(t.Context(), g, 0, 1, 2)
@@ -213,7 +213,7 @@ func TestWhatDoesNotFitIsRefusedAtOnce(t *testing.T) {
 	})
 }
 
-func TestWhoGivesUpBeforeItsTurnIsNotCommitted(t *testing.T) {
+func TestCallerGoneWhileWaiting(t *testing.T) {
 	s := &store{}
 	promise(t, s, groupcommit.Options{Committers: 1}, func(t *testing.T, g *groupcommit.Group[int, int]) {
 		busy := send(t.Context(), g, 0)
@@ -233,7 +233,7 @@ func TestWhoGivesUpBeforeItsTurnIsNotCommitted(t *testing.T) {
 	})
 }
 
-func TestABatchWhoseCallersAreAllGoneIsNotCommitted(t *testing.T) {
+func TestAbandonedBatchIsNotCommitted(t *testing.T) {
 	s := &store{}
 	promise(t, s, groupcommit.Options{Committers: 1}, func(t *testing.T, g *groupcommit.Group[int, int]) {
 		busy := send(t.Context(), g, 0)
@@ -247,7 +247,7 @@ func TestABatchWhoseCallersAreAllGoneIsNotCommitted(t *testing.T) {
 	})
 }
 
-func TestWhoGivesUpDuringItsCommitIsToldSoAndCancelsNothing(t *testing.T) {
+func TestCallerGoneDuringCommit(t *testing.T) {
 	s := &store{}
 	promise(t, s, groupcommit.Options{Committers: 1}, func(t *testing.T, g *groupcommit.Group[int, int]) {
 		busy := send(t.Context(), g, 0)
@@ -264,7 +264,7 @@ func TestWhoGivesUpDuringItsCommitIsToldSoAndCancelsNothing(t *testing.T) {
 	})
 }
 
-func TestWhoHasGivenUpAlreadyTakesNoPlaceInTheQueue(t *testing.T) {
+func TestCallerGoneBeforeDo(t *testing.T) {
 	s := &store{}
 	promise(t, s, groupcommit.Options{Committers: 1, Queue: 1}, func(t *testing.T, g *groupcommit.Group[int, int]) {
 		busy := send(t.Context(), g, 0)
@@ -277,7 +277,7 @@ func TestWhoHasGivenUpAlreadyTakesNoPlaceInTheQueue(t *testing.T) {
 	})
 }
 
-func TestAPanicStaysWithItsItem(t *testing.T) {
+func TestPanicStaysWithItem(t *testing.T) {
 	s := &store{fail: func(items []int) error {
 		if slices.Contains(items, 2) {
 			panic(fmt.Sprintf("over one of %d", len(items)))
@@ -288,7 +288,7 @@ func TestAPanicStaysWithItsItem(t *testing.T) {
 		a := send(t.Context(), g, 0, 1, 2, 3)
 		a.want(t, nil, 0, 1, 3)
 		var panicked *groupcommit.PanicError
-		if !errors.As(a.errs[2], &panicked) || panicked.Value != "over one of 1" || !strings.Contains(string(panicked.Stack), "TestAPanicStaysWithItsItem") {
+		if !errors.As(a.errs[2], &panicked) || panicked.Value != "over one of 1" || !strings.Contains(string(panicked.Stack), "TestPanicStaysWithItem") {
 			t.Errorf("%v", a.errs[2])
 		}
 		s.called(t, []int{0}, []int{1, 2, 3}, []int{1}, []int{2}, []int{3})
@@ -296,7 +296,7 @@ func TestAPanicStaysWithItsItem(t *testing.T) {
 	})
 }
 
-func TestABatchThatFailsForOneOfItsItemsIsCommittedOneByOne(t *testing.T) {
+func TestBadItemSplitsBatch(t *testing.T) {
 	s := &store{fail: func(items []int) error {
 		if slices.Contains(items, 2) {
 			return fmt.Errorf("commit: %w", errBad)
@@ -312,7 +312,7 @@ func TestABatchThatFailsForOneOfItsItemsIsCommittedOneByOne(t *testing.T) {
 	})
 }
 
-func TestADatabaseThatIsAwayDoesNotGetMoreLoad(t *testing.T) {
+func TestOutageDoesNotSplitBatch(t *testing.T) {
 	for name, o := range map[string]groupcommit.Options{
 		"another reason":     {Committers: 1, Split: isBad},
 		"no reason to split": {Committers: 1},
@@ -334,7 +334,7 @@ func TestADatabaseThatIsAwayDoesNotGetMoreLoad(t *testing.T) {
 	}
 }
 
-func TestADatabaseThatGoesAwayWhileItemsAreCommittedOneByOneIsLeftAlone(t *testing.T) {
+func TestOutageEndsSplitBatch(t *testing.T) {
 	s := &store{fail: func(items []int) error {
 		switch {
 		case len(items) > 1:
@@ -352,7 +352,7 @@ func TestADatabaseThatGoesAwayWhileItemsAreCommittedOneByOneIsLeftAlone(t *testi
 	})
 }
 
-func TestACommitThatForgetsAResultFailsItsBatch(t *testing.T) {
+func TestMissingResultFailsBatch(t *testing.T) {
 	t.Parallel()
 	for name, results := range map[string][]int{"too few": {}, "none": nil, "too many": {1, 2}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -365,7 +365,7 @@ func TestACommitThatForgetsAResultFailsItsBatch(t *testing.T) {
 	}
 }
 
-func TestWhatWasAcceptedIsAnsweredBeforeRunReturns(t *testing.T) {
+func TestRunAnswersWhatItAccepted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
@@ -385,7 +385,7 @@ func TestWhatWasAcceptedIsAnsweredBeforeRunReturns(t *testing.T) {
 	})
 }
 
-func TestWhileItDrainsNothingMoreIsAccepted(t *testing.T) {
+func TestDrainAcceptsNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
@@ -404,7 +404,7 @@ func TestWhileItDrainsNothingMoreIsAccepted(t *testing.T) {
 	})
 }
 
-func TestWhatComesBeforeRunWaitsForIt(t *testing.T) {
+func TestItemsWaitForRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
@@ -423,7 +423,7 @@ func TestWhatComesBeforeRunWaitsForIt(t *testing.T) {
 	})
 }
 
-func TestACommitThatHangsIsGivenUpAfterItsTimeout(t *testing.T) {
+func TestHangingCommitTimesOut(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[time.Duration]time.Duration{0: 8 * time.Second, time.Minute: time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
@@ -441,7 +441,7 @@ func TestACommitThatHangsIsGivenUpAfterItsTimeout(t *testing.T) {
 	}
 }
 
-func TestEveryCallOfCommitIsTold(t *testing.T) {
+func TestOnBatchSeesEveryCommit(t *testing.T) {
 	s := &store{fail: func(items []int) error {
 		if slices.Contains(items, 2) {
 			return errBad
@@ -464,7 +464,7 @@ func TestEveryCallOfCommitIsTold(t *testing.T) {
 	})
 }
 
-func TestAnOptionOutOfItsRangeIsRefusedInOneLine(t *testing.T) {
+func TestOptionOutOfRangePanics(t *testing.T) {
 	t.Parallel()
 	for want, o := range map[string]groupcommit.Options{
 		"groupcommit: Committers is -1, must be up to 1000, or zero for 2":                   {Committers: -1},

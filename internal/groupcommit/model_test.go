@@ -13,9 +13,9 @@ import (
 	"github.com/oncepay/oncepay/internal/groupcommit"
 )
 
-// TestEveryItemIsAnsweredOnceAfterItsCommitWhateverHappens is the law, on random histories: callers come, give up, the queue
+// TestRandomOperationsAnswerEachItemOnce is the law, on random histories: callers come, give up, the queue
 // overflows, batches fail for one member, for all, for nobody knows what, and panic, and the group stops in the middle of it.
-func TestEveryItemIsAnsweredOnceAfterItsCommitWhateverHappens(t *testing.T) {
+func TestRandomOperationsAnswerEachItemOnce(t *testing.T) {
 	t.Parallel()
 	met := map[string]int{}
 	for seed := range uint64(300) {

@@ -17,7 +17,7 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-func TestAKeyIsWorkedOnOnceAndThenReplayed(t *testing.T) {
+func TestClaim(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 
@@ -153,7 +153,7 @@ func TestAKeyIsWorkedOnOnceAndThenReplayed(t *testing.T) {
 }
 
 // The rows are written in the transaction that claims, so that both have the same now().
-func TestAKeyLivesAsLongAsItsRetentionAndNotMuchLonger(t *testing.T) {
+func TestKeyLivesForItsRetention(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	makeDays(t, d, 4)
@@ -183,7 +183,7 @@ func TestAKeyLivesAsLongAsItsRetentionAndNotMuchLonger(t *testing.T) {
 	}
 }
 
-func TestOfTwoAnswersThatARaisedRetentionMakesVisibleTheYoungerCounts(t *testing.T) {
+func TestYoungestAnswerCounts(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	makeDays(t, d, 3)
@@ -200,7 +200,7 @@ func TestOfTwoAnswersThatARaisedRetentionMakesVisibleTheYoungerCounts(t *testing
 	}
 }
 
-func TestAHashOnlyFindsAndTenantClientAndKeyDecide(t *testing.T) {
+func TestHashCollisionIsNoMatch(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	for column, value := range map[string]string{"tenant_id": uuid.NewString(), "client_id": uuid.NewString(), "key": "another"} {
@@ -211,7 +211,7 @@ func TestAHashOnlyFindsAndTenantClientAndKeyDecide(t *testing.T) {
 	}
 }
 
-func TestABatchIsAnsweredInOrderAndOfTwoEqualKeysTheSecondIsInProgress(t *testing.T) {
+func TestClaimBatch(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	held := begin(t, d.write)
@@ -247,7 +247,7 @@ func TestABatchIsAnsweredInOrderAndOfTwoEqualKeysTheSecondIsInProgress(t *testin
 	}
 }
 
-func TestClaimRefusesASnapshotOlderThanItsLock(t *testing.T) {
+func TestClaimRequiresReadCommitted(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
@@ -266,7 +266,7 @@ func TestClaimRefusesASnapshotOlderThanItsLock(t *testing.T) {
 	}
 }
 
-func TestTheNumberOfStatementsDoesNotDependOnTheLengthOfTheBatch(t *testing.T) {
+func TestStatementsPerBatchAreConstant(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	var counter statements
@@ -309,7 +309,7 @@ func (s *statements) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.Tra
 func (s *statements) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) { s.Add(1) }
 func (s *statements) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
 
-func TestARequestWithoutAFingerprintIsRefused(t *testing.T) {
+func TestClaimRequiresFingerprint(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Database(t).Pool(t, "api_write")
 	tx, err := pool.Begin(t.Context())
@@ -324,7 +324,7 @@ func TestARequestWithoutAFingerprintIsRefused(t *testing.T) {
 }
 
 // The other key of r's hash is of a later day: within one day the primary key admits one of them.
-func TestClaimTellsKeysOfOneHashApart(t *testing.T) {
+func TestClaimSeparatesCollidingKeys(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r, twin := newRequest(), newRequest()

@@ -51,7 +51,7 @@ func text(t testing.TB, r *http.Response) string {
 	return string(b)
 }
 
-func TestTheHandlerReplaysItsFirstAnswerByteForByte(t *testing.T) {
+func TestHandlerReplaysFirstAnswer(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	h := handler(d, func(w http.ResponseWriter, r *http.Request) {
@@ -95,7 +95,7 @@ func TestTheHandlerReplaysItsFirstAnswerByteForByte(t *testing.T) {
 	}
 }
 
-func TestTheHandlerRollsBackAServerErrorAndTheNextAttemptIsTheFirst(t *testing.T) {
+func TestHandlerRollsBackServerError(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	status := http.StatusInternalServerError
@@ -113,7 +113,7 @@ func TestTheHandlerRollsBackAServerErrorAndTheNextAttemptIsTheFirst(t *testing.T
 	}
 }
 
-func TestTheHandlerRollsBackAPanic(t *testing.T) {
+func TestHandlerRollsBackPanic(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	broken := true
@@ -136,7 +136,7 @@ func TestTheHandlerRollsBackAPanic(t *testing.T) {
 	}
 }
 
-func TestTheHandlerRefusesBeforeItClaims(t *testing.T) {
+func TestHandlerRefusesBeforeClaim(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	h := handler(d, func(http.ResponseWriter, *http.Request) {})
@@ -157,7 +157,7 @@ func TestTheHandlerRefusesBeforeItClaims(t *testing.T) {
 	}
 }
 
-func TestTheHandlerAnswersAtOnceWhileAnotherAttemptRuns(t *testing.T) {
+func TestHandlerAnswersDuplicateAtOnce(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	working, finish, done := make(chan struct{}), make(chan struct{}), make(chan int)

@@ -26,7 +26,7 @@ func withoutBackstop(t *testing.T, d database) database {
 }
 
 // Of every tenth key, the first worker's connection is killed while it holds the claim.
-func TestAHundredSimultaneousDuplicatesAreWorkedOnOnce(t *testing.T) {
+func TestHundredConcurrentDuplicatesRunOnce(t *testing.T) {
 	t.Parallel()
 	const keys, duplicates = 50, 100
 	d := withoutBackstop(t, newDatabase(t))
@@ -91,7 +91,7 @@ func TestAHundredSimultaneousDuplicatesAreWorkedOnOnce(t *testing.T) {
 }
 
 // While one worker commits a batch, the others ask for the same keys over and over.
-func TestKeysThatAreAskedForWhileTheyAreCommittedAreWorkedOnOnce(t *testing.T) {
+func TestKeysClaimedDuringCommitRunOnce(t *testing.T) {
 	t.Parallel()
 	d := withoutBackstop(t, newDatabase(t))
 	const rounds, keysPerRound = 8, 100
@@ -129,7 +129,7 @@ func TestKeysThatAreAskedForWhileTheyAreCommittedAreWorkedOnOnce(t *testing.T) {
 	}
 }
 
-func TestTheKeyOfAKilledHolderIsFreeAtOnce(t *testing.T) {
+func TestKilledHolderFreesKey(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()

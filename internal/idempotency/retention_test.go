@@ -14,7 +14,7 @@ const (
 	day         = 24 * time.Hour
 )
 
-func TestRetentionIsOnlyEverExtended(t *testing.T) {
+func TestExtendRetentionNeverLowers(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	for _, c := range []struct{ configured, kept time.Duration }{
@@ -33,7 +33,7 @@ func TestRetentionIsOnlyEverExtended(t *testing.T) {
 }
 
 // Instance A was started with 24 hours. B starts later and promises 72.
-func TestRaisedOnOneInstanceAllRemember(t *testing.T) {
+func TestRetentionRaisedOnOneInstance(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	extend(t, d.write, day) // A

@@ -11,7 +11,7 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-func TestPeekTellsWhatAClaimWouldFindAndDisturbsNobody(t *testing.T) {
+func TestPeek(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()
@@ -54,7 +54,7 @@ func TestPeekTellsWhatAClaimWouldFindAndDisturbsNobody(t *testing.T) {
 	}
 }
 
-func TestPeekSeesAHolderInItsOwnDatabaseOnly(t *testing.T) {
+func TestPeekIgnoresOtherDatabases(t *testing.T) {
 	t.Parallel()
 	here, there := newDatabase(t), newDatabase(t)
 	r := newRequest()
@@ -62,7 +62,7 @@ func TestPeekSeesAHolderInItsOwnDatabaseOnly(t *testing.T) {
 	wantState(t, here.peek(t, r), idempotency.New)
 }
 
-func TestAReaderPeeksIntoItsOwnTenantOnly(t *testing.T) {
+func TestPeekSeesOwnTenantOnly(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
 	write, read := db.Pool(t, "api_write"), db.Pool(t, "api_read")
@@ -88,7 +88,7 @@ func TestAReaderPeeksIntoItsOwnTenantOnly(t *testing.T) {
 }
 
 // Whoever watches a key sees it new, then in progress, then completed, and never goes back.
-func TestPeekIsNeverWrongAcrossACommit(t *testing.T) {
+func TestPeekDuringCommit(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	for range 40 {

@@ -13,7 +13,7 @@ import (
 
 // The rules are laws over all accounts and amounts, so they are tried with many, the edges of int64 among them. A seed
 // that fails names itself.
-func TestAPaymentMovesMoneyAndNeverMakesLosesOrOverdrawsAny(t *testing.T) {
+func TestDecide(t *testing.T) {
 	t.Parallel()
 	seen := map[Code]int{}
 	for seed := range uint64(20_000) {
@@ -116,7 +116,7 @@ func randomAccount(random *rand.Rand) *account {
 
 func pick[T any](random *rand.Rand, of ...T) T { return of[random.IntN(len(of))] }
 
-func TestAPaymentWithoutMetadataHasNoneRatherThanNull(t *testing.T) {
+func TestMissingMetadataIsEmptyObject(t *testing.T) {
 	t.Parallel()
 	source, destination := &account{Account: Account{ID: uuid.New(), Kind: System, Currency: "USD"}}, &account{Account: Account{ID: uuid.New(), Currency: "USD"}}
 	c := CreatePayment{AmountMinor: 5, Currency: "USD", SourceAccount: source.ID, DestinationAccount: destination.ID, MayFund: true, Description: "d", ClientReference: "r"}
@@ -130,7 +130,7 @@ func TestAPaymentWithoutMetadataHasNoneRatherThanNull(t *testing.T) {
 	}
 }
 
-func TestIDsAreOfVersion7AndInTheOrderOfTime(t *testing.T) {
+func TestIDsAreOrderedUUIDv7(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 7, 1, 12, 0, 0, 123_000_000, time.UTC)
 	last := newID(at)

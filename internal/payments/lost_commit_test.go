@@ -55,7 +55,7 @@ func grouped(t *testing.T, commit func(context.Context, []payments.Request) ([]i
 }
 
 // The second COMMIT of every connection is lost, until there were so many: a thousand times it was done and nobody was told.
-func TestWhateverBecomesOfAThousandCommitsEveryPaymentIsMadeOnceAndItsCallerGetsItsFirstAnswer(t *testing.T) {
+func TestThousandLostCommitsPayOnce(t *testing.T) {
 	t.Parallel()
 	for fate, lose := range map[pgproxy.Fate]int64{pgproxy.LoseReply: 1000, pgproxy.LoseRequest: 250, pgproxy.Cut: 250} {
 		t.Run(fate.String(), func(t *testing.T) {
@@ -183,7 +183,7 @@ func TestStalledCommit(t *testing.T) {
 	}
 }
 
-func TestWhileTheDatabaseStaysAwayTheOutcomeIsUnknownToTheWholeBatchAndARepeatFindsItOut(t *testing.T) {
+func TestOutcomeUnknownForWholeBatch(t *testing.T) {
 	t.Parallel()
 	for fate, found := range map[pgproxy.Fate]idempotency.State{pgproxy.LoseReply: idempotency.Replay, pgproxy.LoseRequest: idempotency.New} {
 		t.Run(fate.String(), func(t *testing.T) {
@@ -243,7 +243,7 @@ func TestWhileTheDatabaseStaysAwayTheOutcomeIsUnknownToTheWholeBatchAndARepeatFi
 	}
 }
 
-func TestABatchCostsTheSameStatementsWhateverItsSize(t *testing.T) {
+func TestStatementsThroughProxyAreConstant(t *testing.T) {
 	t.Parallel()
 	var counter statements
 	b := newBank(t, &counter)

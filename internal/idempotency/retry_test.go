@@ -14,7 +14,7 @@ import (
 	"github.com/oncepay/oncepay/internal/idempotency"
 )
 
-func TestAnAttemptThatLostARaceIsRunAgainFromTheStart(t *testing.T) {
+func TestLostRaceIsRetried(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	for sqlstate, want := range map[string]int{
@@ -49,7 +49,7 @@ func TestAnAttemptThatLostARaceIsRunAgainFromTheStart(t *testing.T) {
 	}
 }
 
-func TestARaceThatIsAlwaysLostEndsWithItsError(t *testing.T) {
+func TestRaceLostEveryTimeIsAnError(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()
@@ -66,7 +66,7 @@ func TestARaceThatIsAlwaysLostEndsWithItsError(t *testing.T) {
 }
 
 // Somebody wrote the table without the lock, between the look-up and the insert.
-func TestAKeyThatIsThereAtStoreIsClaimedAgain(t *testing.T) {
+func TestDuplicateKeyAtStoreIsClaimedAgain(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()
@@ -83,7 +83,7 @@ func TestAKeyThatIsThereAtStoreIsClaimedAgain(t *testing.T) {
 	}
 }
 
-func TestAClientThatLeavesDuringCommitDoesNotCancelIt(t *testing.T) {
+func TestClientGoneDuringCommit(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()
@@ -102,7 +102,7 @@ func TestAClientThatLeavesDuringCommitDoesNotCancelIt(t *testing.T) {
 	}
 }
 
-func TestAClientThatLeavesBeforeAnUnknownCommitIsSettledDoesNotLeaveItOpen(t *testing.T) {
+func TestClientGoneAfterLostCommit(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()
@@ -119,7 +119,7 @@ func TestAClientThatLeavesBeforeAnUnknownCommitIsSettledDoesNotLeaveItOpen(t *te
 	wantState(t, d.run(t, again(r)), idempotency.Replay)
 }
 
-func TestAClientThatLeavesBeforeCommitFreesTheKeyAtOnce(t *testing.T) {
+func TestClientGoneBeforeCommitFreesKey(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()
@@ -135,7 +135,7 @@ func TestAClientThatLeavesBeforeCommitFreesTheKeyAtOnce(t *testing.T) {
 	wantState(t, d.run(t, again(r)), idempotency.New)
 }
 
-func TestAPanicFreesTheKeyAtOnce(t *testing.T) {
+func TestPanicFreesKey(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()
@@ -176,7 +176,7 @@ func (g *gone) Conn() *pgx.Conn                { return nil }
 func (g *gone) Commit(context.Context) error   { return io.ErrUnexpectedEOF }
 func (g *gone) Rollback(context.Context) error { return pgx.ErrTxClosed }
 
-func TestWhenNobodyCanBeAskedTheOutcomeIsUnknownWithinSeconds(t *testing.T) {
+func TestOutcomeUnknownWithinSeconds(t *testing.T) {
 	t.Parallel()
 	refused := errors.New("connection refused")
 	for name, refuse := range map[string]func(context.Context) error{
@@ -206,7 +206,7 @@ func TestWhenNobodyCanBeAskedTheOutcomeIsUnknownWithinSeconds(t *testing.T) {
 	}
 }
 
-func TestATransactionThatDoesNotBeginDidNothing(t *testing.T) {
+func TestFailedBeginDidNothing(t *testing.T) {
 	t.Parallel()
 	refused := errors.New("connection refused")
 	g := &gone{begun: 1, refuse: func(context.Context) error { return refused }}
@@ -222,7 +222,7 @@ type stuck struct{ gone }
 func (s *stuck) BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error) { return s, nil }
 func (s *stuck) Commit(ctx context.Context) error                       { <-ctx.Done(); return ctx.Err() }
 
-func TestCommitsThatNeverEndAreGivenUpWithinNineSeconds(t *testing.T) {
+func TestHangingCommitEndsWithinNineSeconds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()

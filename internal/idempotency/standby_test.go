@@ -133,7 +133,7 @@ func (d database) breakWhenWaiting(t *testing.T) func(context.Context, pgx.Tx) e
 }
 
 // A standby that is away must cost availability, not payments: a failover to it takes back what it did not get.
-func TestNoAnswerIsGivenThatTheSynchronousStandbyDoesNotHave(t *testing.T) {
+func TestAnswerIsOnSynchronousStandby(t *testing.T) {
 	t.Parallel()
 	d := newReplicatedDatabase(t)
 	d.loseStandby(t)

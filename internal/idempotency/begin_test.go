@@ -21,7 +21,7 @@ const (
 	countBackends = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = 'api_write'`
 )
 
-func TestAPoolWhoseConnectionsTheServerEndedDoesTheNextWorkAllTheSame(t *testing.T) {
+func TestBeginSkipsDeadConnections(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	const connections = 5
@@ -71,7 +71,7 @@ func (r *refuses) BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error) {
 	return nil, r.with
 }
 
-func TestADatabaseThatTakesNoConnectionIsAskedOnce(t *testing.T) {
+func TestBeginIsNotRetriedWhenRefused(t *testing.T) {
 	t.Parallel()
 	ended, end := context.WithCancel(t.Context())
 	end()

@@ -54,7 +54,7 @@ func lostRequest(ctx context.Context, tx pgx.Tx) error {
 	return errors.Join(tx.Conn().Close(ctx), errLost{})
 }
 
-func TestWhateverBecomesOfACommitTheWorkIsDoneOnceAndItsAnswerIsAFirstAnswer(t *testing.T) {
+func TestCommitOnce(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	type script = []func(context.Context, pgx.Tx) error
@@ -85,7 +85,7 @@ func TestWhateverBecomesOfACommitTheWorkIsDoneOnceAndItsAnswerIsAFirstAnswer(t *
 	}
 }
 
-func TestAServerThatIsStillCommittingIsWaitedFor(t *testing.T) {
+func TestCommitStillRunningIsAwaited(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()
@@ -123,7 +123,7 @@ type unrolled struct{ pgx.Tx }
 func (unrolled) Rollback(context.Context) error { return nil }
 
 // A batch has keys that another transaction held at first: what a later run does of them is a first answer as well.
-func TestOfABatchEveryKeyThatAnyRunDidIsAFirstAnswer(t *testing.T) {
+func TestCommitOnceBatch(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	for name, second := range map[string]func(context.Context, pgx.Tx) error{
@@ -157,7 +157,7 @@ func TestOfABatchEveryKeyThatAnyRunDidIsAFirstAnswer(t *testing.T) {
 }
 
 // The first run found the key new and its COMMIT never arrived; before it is asked about, another attempt does the work.
-func TestTwinsAnswerIsAReplay(t *testing.T) {
+func TestTwinsAnswerIsReplay(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()
@@ -178,7 +178,7 @@ func TestTwinsAnswerIsAReplay(t *testing.T) {
 	}
 }
 
-func TestACommitThatTheServerRefusesIsAnErrorAndStoresNothing(t *testing.T) {
+func TestRefusedCommitStoresNothing(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	mustExec(t, d.owner, `CREATE TABLE parents (id int PRIMARY KEY);
@@ -200,7 +200,7 @@ func TestACommitThatTheServerRefusesIsAnErrorAndStoresNothing(t *testing.T) {
 	}
 }
 
-func TestACommitThatTheServerAnswersWithRollbackIsAnError(t *testing.T) {
+func TestCommitAnsweredByRollback(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()
@@ -215,7 +215,7 @@ func TestACommitThatTheServerAnswersWithRollbackIsAnError(t *testing.T) {
 	wantState(t, d.run(t, again(r)), idempotency.New)
 }
 
-func TestAServerThatShutsDownDuringCommitLeavesTheOutcomeOpenAndItIsAskedFor(t *testing.T) {
+func TestShutdownDuringCommit(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()
