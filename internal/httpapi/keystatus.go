@@ -48,7 +48,7 @@ func (s *server) getKey(_ http.Header, r *http.Request) (idempotency.Response, e
 		}
 		first, expires := a.Date.UTC(), a.Expires.UTC()
 		status.FirstSeen, status.Expires = &first, &expires
-	case idempotency.New, idempotency.Mismatch, idempotency.Unreadable: // the latter two compare fingerprints: not here
+	case idempotency.New, idempotency.Mismatch, idempotency.UnknownFingerprintVersion: // the latter two compare fingerprints: not here
 	}
 	return ok(status), nil
 }
@@ -65,7 +65,7 @@ func pathKey(r *http.Request) (string, error) {
 	}
 	for i := 0; err == nil && i < len(key); i++ {
 		if key[i] <= ' ' || key[i] > '~' {
-			err = fmt.Errorf("%w: only visible ASCII characters are allowed, without blanks", idempotency.ErrKeyInvalid)
+			err = fmt.Errorf("%w: only visible ASCII characters are allowed, no spaces", idempotency.ErrKeyInvalid)
 		}
 	}
 	return key, err

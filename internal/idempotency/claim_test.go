@@ -56,7 +56,7 @@ func TestClaim(t *testing.T) {
 		d.run(t, r)
 		r.Fingerprint.Version++
 		a := d.run(t, again(r))
-		wantState(t, a, idempotency.Unreadable)
+		wantState(t, a, idempotency.UnknownFingerprintVersion)
 		if a.Response.Body != nil || d.effects(t, r) != 1 {
 			t.Errorf("%+v", a)
 		}
@@ -76,8 +76,8 @@ func TestClaim(t *testing.T) {
 			{[]idempotency.Fingerprint{same}, idempotency.Replay},
 			{[]idempotency.Fingerprint{oldest, same}, idempotency.Replay},
 			{[]idempotency.Fingerprint{oldest, other}, idempotency.Mismatch},
-			{[]idempotency.Fingerprint{oldest}, idempotency.Unreadable},
-			{nil, idempotency.Unreadable},
+			{[]idempotency.Fingerprint{oldest}, idempotency.UnknownFingerprintVersion},
+			{nil, idempotency.UnknownFingerprintVersion},
 		} {
 			repeat := again(r)
 			repeat.Fingerprint, repeat.Older = now, c.older
@@ -232,7 +232,7 @@ func TestClaimBatch(t *testing.T) {
 			rs[i], want[i] = changed(rs[i-4]), "in_progress" // the same key as one that is new
 		}
 	}
-	as, err := idempotency.Settle(t.Context(), d.write, attempt(rs...))
+	as, err := idempotency.CommitOnce(t.Context(), d.write, attempt(rs...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -328,7 +328,8 @@ func TestClaimSeparatesCollidingKeys(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r, twin := newRequest(), newRequest()
-	insert(t, d.owner, r, 24*time.Hour)
+	makeDays(t, d, 1)
+	insert(t, d.owner, r, day)
 	d.run(t, twin)
 	mustExec(t, d.owner, `UPDATE idempotency_keys SET key_hash = (SELECT key_hash FROM idempotency_keys WHERE key = $2) WHERE key = $1`,
 		twin.Key, r.Key)

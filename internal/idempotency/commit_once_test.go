@@ -142,7 +142,7 @@ func TestCommitOnceBatch(t *testing.T) {
 				},
 				second,
 			}}
-			as, err := idempotency.Settle(t.Context(), db, attempt(mine, held, again(old)))
+			as, err := idempotency.CommitOnce(t.Context(), db, attempt(mine, held, again(old)))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -97,7 +97,7 @@ func ExampleRun() {
 			http.Error(w, "a request with this key is being worked on", http.StatusConflict)
 		case idempotency.Mismatch:
 			http.Error(w, "this key was used for another request", http.StatusUnprocessableEntity)
-		case idempotency.Unreadable:
+		case idempotency.UnknownFingerprintVersion:
 			http.Error(w, "this key was stored by a newer version of this service", http.StatusServiceUnavailable)
 		}
 	}

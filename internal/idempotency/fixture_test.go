@@ -64,7 +64,7 @@ func (d database) effects(t testing.TB, r idempotency.Request) (n int) {
 	return n
 }
 
-// attempt is Claim, the work, Store for rs, as Settle wants it.
+// attempt is Claim, the work, Store for rs, as CommitOnce takes it.
 func attempt(rs ...idempotency.Request) func(context.Context, pgx.Tx) ([]idempotency.Answer, error) {
 	return func(ctx context.Context, tx pgx.Tx) ([]idempotency.Answer, error) {
 		as, err := idempotency.Claim(ctx, tx, rs, retention)

@@ -97,7 +97,7 @@ func write(w http.ResponseWriter, key string, a Answer) {
 	case Mismatch:
 		http.Error(w, "this key was used for another request", http.StatusUnprocessableEntity)
 		return
-	case Unreadable:
+	case UnknownFingerprintVersion:
 		w.Header().Set("Retry-After", "60")
 		http.Error(w, "this key was stored by a newer version of this service", http.StatusServiceUnavailable)
 		return

@@ -107,7 +107,7 @@ func TestKeysClaimedDuringCommitRunOnce(t *testing.T) {
 				batch := slices.Clone(requests)
 				random.Shuffle(len(batch), func(i, j int) { batch[i], batch[j] = batch[j], batch[i] })
 				for len(batch) > 0 { // until each of them has its answer
-					as, err := idempotency.Settle(context.Background(), d.write, attempt(batch...))
+					as, err := idempotency.CommitOnce(context.Background(), d.write, attempt(batch...))
 					if err != nil {
 						t.Error(err)
 						return

@@ -189,7 +189,7 @@ func TestOutcomeUnknownWithinSeconds(t *testing.T) {
 				start, g := time.Now(), &gone{refuse: refuse}
 				ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the client does not wait that long
 				defer cancel()
-				_, err := idempotency.Settle(ctx, g, func(context.Context, pgx.Tx) ([]idempotency.Answer, error) {
+				_, err := idempotency.CommitOnce(ctx, g, func(context.Context, pgx.Tx) ([]idempotency.Answer, error) {
 					return []idempotency.Answer{{State: idempotency.New}}, nil
 				})
 				if !errors.Is(err, idempotency.ErrOutcomeUnknown) || !errors.Is(err, refused) {
@@ -210,7 +210,7 @@ func TestFailedBeginDidNothing(t *testing.T) {
 	t.Parallel()
 	refused := errors.New("connection refused")
 	g := &gone{begun: 1, refuse: func(context.Context) error { return refused }}
-	_, err := idempotency.Settle(t.Context(), g, nil)
+	_, err := idempotency.CommitOnce(t.Context(), g, nil)
 	if !errors.Is(err, refused) || errors.Is(err, idempotency.ErrOutcomeUnknown) || g.begun != 2 {
 		t.Errorf("begun %d times, %v", g.begun-1, err)
 	}
@@ -226,7 +226,7 @@ func TestHangingCommitEndsWithinNineSeconds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		_, err := idempotency.Settle(t.Context(), &stuck{}, func(context.Context, pgx.Tx) ([]idempotency.Answer, error) {
+		_, err := idempotency.CommitOnce(t.Context(), &stuck{}, func(context.Context, pgx.Tx) ([]idempotency.Answer, error) {
 			return []idempotency.Answer{{State: idempotency.New}}, nil
 		})
 		if took := time.Since(start); !errors.Is(err, idempotency.ErrOutcomeUnknown) || took > 9*time.Second {

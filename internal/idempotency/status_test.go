@@ -47,7 +47,7 @@ func TestPeek(t *testing.T) {
 	wantState(t, peek(changed(r)), idempotency.Mismatch)
 	unknown := changed(r)
 	unknown.Fingerprint.Version++
-	wantState(t, peek(unknown), idempotency.Unreadable)
+	wantState(t, peek(unknown), idempotency.UnknownFingerprintVersion)
 	unknown.Fingerprint = idempotency.Fingerprint{}
 	if diff := cmp.Diff(want, peek(unknown)); diff != "" {
 		t.Errorf("asked about the key alone: %s", diff)

@@ -30,7 +30,7 @@ const (
 )
 
 // blockedError is a batch that waited in vain for one of these accounts: the first that exists. Nothing was done. It does not unwrap to the
-// server's error, which Settle would try again.
+// server's error, which CommitOnce would try again.
 type blockedError struct {
 	accounts []accountKey
 	cause    error

@@ -28,7 +28,7 @@ type Processor struct {
 // its accounts locked: see Await.
 func (p *Processor) Process(ctx context.Context, rs []Request) ([]idempotency.Answer, error) {
 	for dayMade := false; ; {
-		answers, err := idempotency.Settle(ctx, p.DB, func(ctx context.Context, tx pgx.Tx) ([]idempotency.Answer, error) {
+		answers, err := idempotency.CommitOnce(ctx, p.DB, func(ctx context.Context, tx pgx.Tx) ([]idempotency.Answer, error) {
 			return p.process(ctx, tx, rs)
 		})
 
