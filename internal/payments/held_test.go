@@ -90,8 +90,8 @@ func TestOnlyLockedAccountWaits(t *testing.T) {
 	if diff := cmp.Diff([]string{"new", "busy"}, states(next)); diff != "" {
 		t.Error(diff)
 	}
-	if n := counter.Load() - before; n != 12 {
-		t.Errorf("%d statements, want 12: one transaction", n)
+	if n := counter.Load() - before; n != 13 {
+		t.Errorf("%d statements, want 13: one transaction", n)
 	}
 
 	release()
