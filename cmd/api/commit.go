@@ -19,7 +19,7 @@ type group = groupcommit.Group[payments.Request, idempotency.Answer]
 // newGroup commits with p. With GROUP_COMMIT=off a transaction has one request, and there are as many as the pool has connections.
 func newGroup(p *payments.Processor, cfg config.API, metrics *telemetry.API, log *slog.Logger) *group {
 	o := groupcommit.Options{
-		Committers: cfg.Committers, Most: cfg.BatchMax, Queue: cfg.QueueMax, Split: oneIsToBlame,
+		Committers: cfg.Committers, MaxBatch: cfg.BatchMax, Queue: cfg.QueueMax, Split: oneIsToBlame,
 		OnBatch: func(b groupcommit.Batch) {
 			metrics.Committed(b.Size, b.Waited, b.Took, b.Err != nil)
 			var panicked *groupcommit.PanicError
@@ -29,7 +29,7 @@ func newGroup(p *payments.Processor, cfg config.API, metrics *telemetry.API, log
 		},
 	}
 	if cfg.GroupCommit == "off" {
-		o.Committers, o.Most = cfg.DatabasePool, 1
+		o.Committers, o.MaxBatch = cfg.DatabasePool, 1
 	}
 	return groupcommit.New(p.Process, o)
 }

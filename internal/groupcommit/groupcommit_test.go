@@ -159,7 +159,7 @@ func TestLoneItemIsNotDelayed(t *testing.T) {
 
 func TestWaitingItemsAreTheNextBatch(t *testing.T) {
 	s := &store{}
-	promise(t, s, groupcommit.Options{Committers: 1, Most: 5}, func(t *testing.T, g *groupcommit.Group[int, int]) {
+	promise(t, s, groupcommit.Options{Committers: 1, MaxBatch: 5}, func(t *testing.T, g *groupcommit.Group[int, int]) {
 		began := time.Now()
 		send(t.Context(), g, 0, 1, 2, 3, 4, 5, 6, 7, 8).want(t, nil, 0, 1, 2, 3, 4, 5, 6, 7, 8)
 		s.called(t, []int{0}, []int{1, 2, 3, 4, 5}, []int{6, 7, 8})
@@ -369,7 +369,7 @@ func TestRunAnswersWhatItAccepted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
-		g := groupcommit.New(s.commit, groupcommit.Options{Committers: 2, Most: 2})
+		g := groupcommit.New(s.commit, groupcommit.Options{Committers: 2, MaxBatch: 2})
 		stop := run(t, g)
 		a := send(t.Context(), g, 0, 1, 2, 3, 4, 5, 6)
 		stop()
@@ -469,8 +469,8 @@ func TestOptionOutOfRangePanics(t *testing.T) {
 	for want, o := range map[string]groupcommit.Options{
 		"groupcommit: Committers is -1, must be up to 1000, or zero for 2":                   {Committers: -1},
 		"groupcommit: Committers is 1001, must be up to 1000, or zero for 2":                 {Committers: 1001},
-		"groupcommit: Most is -100, must be up to 10000, or zero for 100":                    {Most: -100},
-		"groupcommit: Most is 1099511627776, must be up to 10000, or zero for 100":           {Most: 1 << 40},
+		"groupcommit: MaxBatch is -100, must be up to 10000, or zero for 100":                {MaxBatch: -100},
+		"groupcommit: MaxBatch is 1099511627776, must be up to 10000, or zero for 100":       {MaxBatch: 1 << 40},
 		"groupcommit: Queue is -1, must be up to 1000000, or zero for 1000":                  {Queue: -1},
 		"groupcommit: Queue is 4611686018427387904, must be up to 1000000, or zero for 1000": {Queue: 1 << 62},
 		"groupcommit: Timeout is -1ns, must be up to 1h0m0s, or zero for 8s":                 {Timeout: -1},
@@ -483,7 +483,7 @@ func TestOptionOutOfRangePanics(t *testing.T) {
 	if got := panicOf(func() { groupcommit.New[int, int](nil, groupcommit.Options{}) }); got != "groupcommit: commit is nil" {
 		t.Error(got)
 	}
-	groupcommit.New((&store{}).commit, groupcommit.Options{Committers: 1000, Most: 10_000, Queue: 1_000_000, Timeout: time.Hour})
+	groupcommit.New((&store{}).commit, groupcommit.Options{Committers: 1000, MaxBatch: 10_000, Queue: 1_000_000, Timeout: time.Hour})
 }
 
 func panicOf(do func()) (cause any) {

@@ -41,9 +41,9 @@ func history(t *testing.T, seed uint64, met map[string]int) {
 		came: map[int]arrival{}, begun: map[int]time.Time{}, tried: map[int]int{}, receipts: map[int][]receipt{},
 	}
 	o := groupcommit.Options{
-		Committers: 1 + w.random.IntN(4), Most: 1 + w.random.IntN(10), Queue: 1 + w.random.IntN(30), Split: isBad,
+		Committers: 1 + w.random.IntN(4), MaxBatch: 1 + w.random.IntN(10), Queue: 1 + w.random.IntN(30), Split: isBad,
 	}
-	w.committers, w.most = o.Committers, o.Most
+	w.committers, w.most = o.Committers, o.MaxBatch
 	g := groupcommit.New(w.commit, o)
 	stop := run(t, g)
 	var callers sync.WaitGroup
