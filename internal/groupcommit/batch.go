@@ -57,8 +57,8 @@ func (g *Group[T, R]) commitBatch(ctx context.Context, batch []*call[T, R]) {
 		return
 	}
 
-	// One by one, so that only the bad item fails. If the cause is another one by now, the rest would
-	// fail as well, and a database in trouble must not get a hundred times the load.
+	// One by one, so that only the bad item fails. If the cause is another one by now, the rest
+	// would fail as well, and a database in trouble must not get a hundred times the load.
 	for i := range batch {
 		results, err := g.attempt(ctx, batch[i:i+1], true)
 		if err != nil && !g.oneIsToBlame(err) {
@@ -84,7 +84,9 @@ func answer[T, R any](batch []*call[T, R], results []R, err error) {
 }
 
 // attempt calls commit once.
-func (g *Group[T, R]) attempt(ctx context.Context, batch []*call[T, R], again bool) (results []R, err error) {
+func (g *Group[T, R]) attempt(
+	ctx context.Context, batch []*call[T, R], again bool,
+) (results []R, err error) {
 	items, began := make([]T, len(batch)), time.Now()
 	for i, c := range batch {
 		items[i] = c.item

@@ -16,7 +16,7 @@ type Group[T, R any] struct {
 	o      Options
 	queue  chan *call[T, R]
 
-	closing sync.RWMutex // held to write while the queue is closed, to read while an item goes into it
+	closing sync.RWMutex // write-locked to close the queue, read-locked to put an item into it
 	closed  bool
 }
 
@@ -44,10 +44,11 @@ var (
 	ErrOverloaded = errors.New("too many requests are waiting")
 	// ErrStopped means that the group is shutting down. Nothing was done.
 	ErrStopped = errors.New("shutting down")
-	// ErrNotBegun means that the caller's context ended while its item was waiting. Nothing was done.
+	// ErrNotBegun means that the caller's context ended while its item was waiting. Nothing was
+	// done.
 	ErrNotBegun = errors.New("gave up waiting")
-	// ErrUnfinished means that the caller's context ended while its item was being committed. The item
-	// may or may not take effect.
+	// ErrUnfinished means that the caller's context ended while its item was being committed. The
+	// item may or may not take effect.
 	ErrUnfinished = errors.New("gave up while it was being committed")
 )
 
@@ -68,8 +69,9 @@ const (
 	abandoned
 )
 
-// New returns a group that commits with commit, which returns one result for each item, in order, or
-// an error for all of them. The group accepts items from now on, and commits them while Run runs.
+// New returns a group that commits with commit, which returns one result for each item, in order,
+// or an error for all of them. The group accepts items from now on, and commits them while Run
+// runs.
 func New[T, R any](commit func(context.Context, []T) ([]R, error), o Options) *Group[T, R] {
 	if commit == nil {
 		panic("groupcommit: commit is nil")

@@ -16,8 +16,8 @@ const DefaultRetention = 72 * time.Hour
 // ErrIsolation means that Claim was called in a transaction that is not READ COMMITTED.
 var ErrIsolation = errors.New("idempotency keys must be claimed under READ COMMITTED")
 
-// Takes the locks one after the other, in the order of the keys, without waiting. The statement also
-// returns the isolation level, since under any other the look-up would see the past, and the
+// Takes the locks one after the other, in the order of the keys, without waiting. The statement
+// also returns the isolation level, since under any other the look-up would see the past, and the
 // retention that may be promised: never more than what is kept.
 const lockKeys = `
 SELECT pg_try_advisory_xact_lock(h), current_setting('transaction_isolation'), now(),
@@ -44,9 +44,11 @@ SELECT FROM pg_partition_ancestors('idempotency_keys')`
 // never waits. Of two requests in rs with the same key the second is InProgress.
 //
 // tx must be READ COMMITTED and must not be inside a savepoint. retention is what Expires promises,
-// see ExtendRetention; zero means DefaultRetention. Claim costs one round trip and three statements,
-// whatever the length of rs.
-func Claim(ctx context.Context, tx pgx.Tx, rs []Request, retention time.Duration) ([]Answer, error) {
+// see ExtendRetention; zero means DefaultRetention. Claim costs one round trip and three
+// statements, whatever the length of rs.
+func Claim(
+	ctx context.Context, tx pgx.Tx, rs []Request, retention time.Duration,
+) ([]Answer, error) {
 	retention = orDefault(retention)
 	for i, r := range rs {
 		if r.Fingerprint.Version == 0 {

@@ -13,7 +13,7 @@ import (
 // Advanced: what makes a COMMIT as durable as the server promises, and tells when it may not be.
 
 // errWarned is a COMMIT that the server answered with success, after a warning.
-var errWarned = errors.New("the server warned during COMMIT: it may not have waited for its standby")
+var errWarned = errors.New("the server warned during COMMIT: its standby may be missing it")
 
 // commit sends COMMIT and waits for the reply, for at most commitTimeout. After that the server may
 // still finish it.
@@ -41,10 +41,10 @@ const (
 	listenerOf = "oncepay.idempotency.listener"   // *atomic.Bool
 )
 
-// forbidCancel blanks the secret without which the server ignores a cancel request. The driver sends
-// one for every connection it gives up, after a deadline as after a lost reply. A COMMIT that waits
-// for its standby would heed it: it would end without the standby and become visible, although a
-// failover takes it back.
+// forbidCancel blanks the secret without which the server ignores a cancel request. The driver
+// sends one for every connection it gives up, after a deadline as after a lost reply. A COMMIT that
+// waits for its standby would heed it: it would end without the standby and become visible,
+// although a failover takes it back.
 func forbidCancel(conn *pgx.Conn) {
 	if conn == nil || conn.IsClosed() { // when closed, the driver may be reading the secret
 		return
@@ -57,8 +57,8 @@ func forbidCancel(conn *pgx.Conn) {
 	clear(c.SecretKey())
 }
 
-// allowCancel undoes forbidCancel for the connection's next transaction: when an attempt is given up,
-// its statements must end on the server, and its locks with them.
+// allowCancel undoes forbidCancel for the connection's next transaction: when an attempt is given
+// up, its statements must end on the server, and its locks with them.
 func allowCancel(conn *pgx.Conn) {
 	if conn == nil {
 		return
@@ -68,8 +68,8 @@ func allowCancel(conn *pgx.Conn) {
 	}
 }
 
-// listen returns a flag that OnNotice raises. Each COMMIT has its own, and it is atomic: by the time
-// COMMIT returns, a pool may have given the connection to another caller.
+// listen returns a flag that OnNotice raises. Each COMMIT has its own, and it is atomic: by the
+// time COMMIT returns, a pool may have given the connection to another caller.
 func listen(conn *pgx.Conn) *atomic.Bool {
 	warned := new(atomic.Bool)
 	if conn != nil {
@@ -87,15 +87,16 @@ func listen(conn *pgx.Conn) *atomic.Bool {
 // warning) and its text is translated. A false alarm costs another look at the key. A missed one
 // costs a payment that was confirmed and that a failover takes back.
 func OnNotice(c *pgconn.PgConn, n *pgconn.Notice) {
-	if warned, ok := c.CustomData()[listenerOf].(*atomic.Bool); ok && n.SeverityUnlocalized == "WARNING" {
+	warned, ok := c.CustomData()[listenerOf].(*atomic.Bool)
+	if ok && n.SeverityUnlocalized == "WARNING" {
 		warned.Store(true)
 	}
 }
 
 // definite reports whether an error of COMMIT proves that nothing was committed: the server itself
-// said so and kept running. Every other error leaves it open: a lost connection, a deadline, a FATAL
-// from a server that shut down while it waited for its standby. pgx's SafeToRetry does not help: it
-// is true for a COMMIT whose reply was lost.
+// said so and kept running. Every other error leaves it open: a lost connection, a deadline, a
+// FATAL from a server that shut down while it waited for its standby. pgx's SafeToRetry does not
+// help: it is true for a COMMIT whose reply was lost.
 func definite(err error) bool {
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		return true

@@ -19,8 +19,8 @@ type Beginner interface {
 // Attempt is Claim, the work, Store. It is called with a new transaction each time it is run.
 type Attempt func(context.Context, pgx.Tx) ([]Answer, error)
 
-// ErrOutcomeUnknown means that COMMIT was sent but its outcome could not be determined. The work may
-// be done or not; a repeat under the same key finds out. Answer 503 with Retry-After.
+// ErrOutcomeUnknown means that COMMIT was sent but its outcome could not be determined. The work
+// may be done or not; a repeat under the same key finds out. Answer 503 with Retry-After.
 var ErrOutcomeUnknown = errors.New("the outcome of the commit is unknown")
 
 // The timeouts, from the inside out. Each leaves room for the one before, so that every client gets
@@ -29,7 +29,7 @@ var ErrOutcomeUnknown = errors.New("the outcome of the commit is unknown")
 //	 5 s  a COMMIT                      commitTimeout
 //	 3 s  finding out its outcome       outcomeTimeout, later COMMITs included
 //	 1 s  the last rollback             rollbackTimeout
-//	 8 s  the handler, up to COMMIT     httpapi; a COMMIT sent at its end is answered by 8+5+3+1 = 17 s
+//	 8 s  the handler, up to COMMIT     httpapi; after COMMIT another 5 + 3 + 1 s at most
 //	20 s  writing an answer             http.Server.WriteTimeout
 //	25 s  draining all of them          SIGTERM to exit
 const (
@@ -40,18 +40,19 @@ const (
 	maxAttempts = 4 // the first and three more, for a transaction that lost a race
 )
 
-// CommitOnce runs attempt in a READ COMMITTED transaction and commits it, until the outcome is known.
+// CommitOnce runs attempt in a READ COMMITTED transaction and commits it, until the outcome is
+// known.
 //
 // It runs attempt again, from the start and in a new transaction, when the database reports a lost
 // race (40001, 40P01, 55P03, or 23505, which means claim again), and when the outcome of COMMIT is
-// unknown: a lost connection, a deadline, a server that shut down or stopped waiting for its standby
-// (see OnNotice). Claim makes that safe: if the commit took place the second run finds the stored
-// response, if not the key is free. An answer that the first run made itself is then a first answer,
-// not a replay.
+// unknown: a lost connection, a deadline, a server that shut down or stopped waiting for its
+// standby (see OnNotice). Claim makes that safe: if the commit took place the second run finds the
+// stored response, if not the key is free. An answer that the first run made itself is then a first
+// answer, not a replay.
 //
-// Every answer, a replay too, is as durable as the server makes a write: its synchronous standby has
-// it. An error means that nothing was done, except for ErrOutcomeUnknown. ctx ends the attempt but
-// never the COMMIT: CommitOnce returns at most 9 s after ctx ends.
+// Every answer, a replay too, is as durable as the server makes a write: its synchronous standby
+// has it. An error means that nothing was done, except for ErrOutcomeUnknown. ctx ends the attempt
+// but never the COMMIT: CommitOnce returns at most 9 s after ctx ends.
 func CommitOnce(ctx context.Context, db Beginner, attempt Attempt) ([]Answer, error) {
 	var lost error
 
@@ -78,7 +79,9 @@ func CommitOnce(ctx context.Context, db Beginner, attempt Attempt) ([]Answer, er
 
 // try runs attempt in one transaction and commits it, the COMMIT on commitCtx. unknown means that
 // COMMIT was sent and err does not tell its outcome.
-func try(ctx, commitCtx context.Context, db Beginner, attempt Attempt) (as []Answer, unknown bool, err error) {
+func try(
+	ctx, commitCtx context.Context, db Beginner, attempt Attempt,
+) (as []Answer, unknown bool, err error) {
 	tx, err := db.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return nil, false, fmt.Errorf("begin: %w", err)
@@ -104,7 +107,8 @@ func try(ctx, commitCtx context.Context, db Beginner, attempt Attempt) (as []Ans
 		}
 	}
 
-	// Crash point: nothing is committed, the claim dies with the connection, a repeat does the work.
+	// Crash point: nothing is committed, the claim dies with the connection, a repeat does the
+	// work.
 	if err := commit(commitCtx, tx); err != nil {
 		return as, !definite(err), fmt.Errorf("commit: %w", err)
 	}
@@ -122,7 +126,7 @@ func lostRace(err error) bool {
 	switch e.Code {
 	case "40001", "40P01", "55P03": // serialization_failure, deadlock_detected, lock_not_available
 		return true
-	case "23505": // unique_violation: another session wrote between this attempt's look and its insert
+	case "23505": // unique_violation: another session wrote between our look and our insert
 		return true
 	}
 	return false

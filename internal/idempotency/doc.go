@@ -44,15 +44,15 @@
 //
 // # What happens when
 //
-//	the process dies before COMMIT      all is rolled back, the lock is gone; the repeat does the work
-//	it dies after COMMIT, before replying    the repeat is a Replay
-//	the reply to COMMIT is lost         CommitOnce runs again on a new connection; Claim makes it safe
+//	the process dies before COMMIT      rolled back, the lock is gone; the repeat does the work
+//	it dies after COMMIT                the repeat is a Replay
+//	the reply to COMMIT is lost         CommitOnce runs again on a new connection
 //	a duplicate arrives meanwhile       InProgress at once, without waiting
-//	COMMIT waits for an absent standby  it is never cancelled; the answer is ErrOutcomeUnknown (commit.go)
+//	COMMIT waits for an absent standby  it is not cancelled; ErrOutcomeUnknown (commit.go)
 //	a host vanishes with the lock       idle_in_transaction_session_timeout frees it; set it to 5 s
-//	the key was used for something else      Mismatch
+//	the key was used for another request    Mismatch
 //	the response cannot be stored       the transaction rolls back; nothing was promised
-//	today has no partition              Store fails with MissingDay; Run makes the day and runs again
+//	today has no partition              Store fails with MissingDay; Run makes the day
 //
 // # To copy it
 //

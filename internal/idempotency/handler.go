@@ -14,20 +14,22 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Handler makes do idempotent: a net/http handler that works in a transaction. It reads the body, claims the key, calls
-// do with the transaction and a ResponseWriter that only collects, stores what do wrote, commits, and only then writes to
-// the client. A repeat gets the same bytes.
+// Handler makes do idempotent: a net/http handler that works in a transaction. It reads the body,
+// claims the key, calls do with the transaction and a ResponseWriter that only collects, stores
+// what do wrote, commits, and only then writes to the client. A repeat gets the same bytes.
 //
-// It is the pattern in its smallest form, a start for a service of one's own: every request is a transaction, problems
-// are one line of text, the fingerprint covers path, query and body as they were sent, white space included, and of the
-// headers only Content-Type and Location are kept. A status of 500 or more, and a panic, roll back and store nothing.
+// It is the pattern in its smallest form, a start for a service of one's own: every request is a
+// transaction, problems are one line of text, the fingerprint covers path, query and body as they
+// were sent, white space included, and of the headers only Content-Type and Location are kept. A
+// status of 500 or more, and a panic, roll back and store nothing.
 type Handler struct {
 	DB        Beginner
 	Retention time.Duration // zero: DefaultRetention
 
 	// Scope names the tenant and client of an authenticated request; false: 401.
 	Scope func(*http.Request) (tenant, client uuid.UUID, ok bool)
-	// Do does the work. It may be called more than once for a request, each time in a new transaction.
+	// Do does the work. It may be called more than once for a request, each time in a new
+	// transaction.
 	Do  func(w http.ResponseWriter, r *http.Request, tx pgx.Tx)
 	Log *slog.Logger // nil: slog.Default()
 }

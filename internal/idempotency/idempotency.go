@@ -93,7 +93,7 @@ func (s State) String() string {
 // Answer is what a request gets.
 type Answer struct {
 	State    State
-	Response Response // New: the caller fills it in before Store. Replay: the first answer. Else empty.
+	Response Response // New: filled in by the caller before Store. Replay: the first answer.
 
 	RequestID string    // the attempt that did the work; when New, this one
 	Date      time.Time // when the key was first seen, by the database clock; zero when InProgress

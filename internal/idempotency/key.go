@@ -24,11 +24,12 @@ var (
 	ErrKeyInvalid = errors.New("the Idempotency-Key header is invalid")
 )
 
-var errNotVisible = fmt.Errorf("%w: only visible ASCII characters are allowed, no spaces", ErrKeyInvalid)
+var errNotVisible = fmt.Errorf(
+	"%w: only visible ASCII characters are allowed, no spaces", ErrKeyInvalid)
 
-// ParseKey returns the key of a request. A structured-field string ("k", RFC 9651 section 3.3.3) and
-// the bare token k that Stripe's clients send are the same key. It rejects two header lines, lists,
-// parameters, spaces, control characters and anything beyond ASCII.
+// ParseKey returns the key of a request. A structured-field string ("k", RFC 9651 section 3.3.3)
+// and the bare token k that Stripe's clients send are the same key. It rejects two header lines,
+// lists, parameters, spaces, control characters and anything beyond ASCII.
 func ParseKey(h http.Header) (string, error) {
 	lines := h.Values(Header)
 	switch {
@@ -87,7 +88,7 @@ func unquote(key []byte, line string) ([]byte, error) {
 
 		if c == '\\' { // RFC 9651: only a quote or a backslash may follow
 			if i++; i == len(line) || line[i] != '"' && line[i] != '\\' {
-				return nil, fmt.Errorf("%w: a backslash may only escape a quote or a backslash", ErrKeyInvalid)
+				return nil, fmt.Errorf("%w: \\ may only precede \" or \\", ErrKeyInvalid)
 			}
 			c = line[i]
 		}
@@ -113,9 +114,11 @@ type Fingerprint struct {
 
 // NewFingerprint hashes what makes a request the same request: tenant, method, route pattern, path
 // parameters, and the command as the program understood it, in one canonical encoding so that white
-// space and the order of members do not matter. Each part is hashed with its length, so no two lists
-// of parts hash alike.
-func NewFingerprint(tenant uuid.UUID, method, route string, params []string, command []byte) Fingerprint {
+// space and the order of members do not matter. Each part is hashed with its length, so no two
+// lists of parts hash alike.
+func NewFingerprint(
+	tenant uuid.UUID, method, route string, params []string, command []byte,
+) Fingerprint {
 	h := sha256.New()
 	part := func(b []byte) {
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(b))))
@@ -145,8 +148,8 @@ func hashKey(tenant, client uuid.UUID, key string) []byte {
 	return sum[:16]
 }
 
-// lockNumber is what a key's advisory lock is taken on: the first 64 bits of its hash. Two keys that
-// share them cannot be worked on at the same time; nothing else happens.
+// lockNumber is what a key's advisory lock is taken on: the first 64 bits of its hash. Two keys
+// that share them cannot be worked on at the same time; nothing else happens.
 func lockNumber(keyHash []byte) int64 {
 	return int64(binary.BigEndian.Uint64(keyHash)) // the bits matter, not the number
 }

@@ -37,9 +37,9 @@ func findOutcome(
 }
 
 // adopt turns those answers into first answers that an earlier attempt of this call made itself.
-// Such an answer is a Replay with our own request id of a key that was New to us. The id alone would
-// not do: clients choose it. pending means that a backend of an earlier attempt still holds a key,
-// whose answer stays what that attempt would make it.
+// Such an answer is a Replay with our own request id of a key that was New to us. The id alone
+// would not do: clients choose it. pending means that a backend of an earlier attempt still holds a
+// key, whose answer stays what that attempt would make it.
 func adopt(answers, mine []Answer) (pending bool) {
 	for i := range answers {
 		if i >= len(mine) || mine[i].State != New {

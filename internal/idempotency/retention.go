@@ -25,7 +25,9 @@ type Querier interface {
 // that any program has promised, and every look-up goes back that far. So a program that promises
 // less, with an older or a newer configuration, does not make a key pay twice within the time that
 // a client was told.
-func ExtendRetention(ctx context.Context, db Querier, retention time.Duration) (kept time.Duration, err error) {
+func ExtendRetention(
+	ctx context.Context, db Querier, retention time.Duration,
+) (kept time.Duration, err error) {
 	err = db.QueryRow(ctx, extendRetention, orDefault(retention)).Scan(&kept)
 	if err != nil {
 		return 0, fmt.Errorf("extend idempotency retention: %w", err)

@@ -27,7 +27,8 @@ SELECT least($1::interval, (SELECT keep FROM idempotency_retention WHERE only_ro
 //
 // A finished key costs one look-up. Only when there is no row does Peek read pg_locks, which takes
 // every partition of the lock table, and then the table once more in a later statement: a holder
-// that released the lock in between has committed or rolled back by then. tx must be READ COMMITTED.
+// that released the lock in between has committed or rolled back by then. tx must be READ
+// COMMITTED.
 //
 // What Peek finds is visible, which is less than what a repeat is promised: a failover may take it
 // back. To answer a repeat, use Find.
@@ -43,7 +44,8 @@ func Peek(ctx context.Context, tx pgx.Tx, r Request, retention time.Duration) (A
 	queueLookUp(&first, [][]byte{hash}, retention, found)
 
 	// The second look-up may need a day that did not exist at the first one.
-	second.Queue(keyLocked, lockNumber(hash)).QueryRow(func(row pgx.Row) error { return row.Scan(&locked) })
+	second.Queue(keyLocked, lockNumber(hash)).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&locked) })
 	second.Queue(acceptInvalidations)
 	queueLookUp(&second, [][]byte{hash}, retention, found)
 

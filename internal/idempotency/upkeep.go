@@ -15,10 +15,10 @@ const DaysAhead = 7
 // Partitions counts what KeepPartitions did.
 type Partitions struct{ Made, Dropped int }
 
-// KeepPartitions makes the partitions of the coming days and drops those whose answers are no longer
-// kept, in two transactions. It holds up a writer for at most 50 ms: if it would have to wait longer
-// itself it gives up with SQLSTATE 55P03, so call it again. It drops nothing until a program has
-// called ExtendRetention.
+// KeepPartitions makes the partitions of the coming days and drops those whose answers are no
+// longer kept, in two transactions. It holds up a writer for at most 50 ms: if it would have to
+// wait longer itself it gives up with SQLSTATE 55P03, so call it again. It drops nothing until a
+// program has called ExtendRetention.
 func KeepPartitions(ctx context.Context, db Beginner) (p Partitions, err error) {
 	if p.Made, err = MakePartitions(ctx, db); err != nil {
 		return p, err
@@ -34,8 +34,8 @@ func KeepPartitions(ctx context.Context, db Beginner) (p Partitions, err error) 
 	return p, nil
 }
 
-// MakePartitions makes the partitions of today and of the coming days, and returns how many it made.
-// It blocks neither readers nor writers, and concurrent calls are safe.
+// MakePartitions makes the partitions of today and of the coming days, and returns how many it
+// made. It blocks neither readers nor writers, and concurrent calls are safe.
 func MakePartitions(ctx context.Context, db Beginner) (made int, err error) {
 	readCommitted := pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
 	err = pgx.BeginTxFunc(ctx, db, readCommitted, func(tx pgx.Tx) error {
@@ -47,8 +47,9 @@ func MakePartitions(ctx context.Context, db Beginner) (made int, err error) {
 	return made, nil
 }
 
-// MissingDay reports whether err comes from a transaction that found no partition for today, because
-// nothing made partitions for a week. Nothing was done: call MakePartitions and run it again.
+// MissingDay reports whether err comes from a transaction that found no partition for today,
+// because nothing made partitions for a week. Nothing was done: call MakePartitions and run it
+// again.
 func MissingDay(err error) bool {
 	var e *pgconn.PgError
 	// A CHECK constraint has the same code (check_violation), and a name.

@@ -16,9 +16,9 @@ import (
 // Advanced: skip this file at a first reading.
 //
 // Another session may lock an account and keep it: psql in an open transaction, an instance that
-// froze. A batch waits 200 ms for a row, as long as dozens of our own transactions take. Then it runs
-// again without the requests that need this account. Until the account is free, later requests for
-// it are set apart from the start: they wait in Await, without a transaction or a committer.
+// froze. A batch waits 200 ms for a row, as long as dozens of our own transactions take. Then it
+// runs again without the requests that need this account. Until the account is free, later requests
+// for it are set apart from the start: they wait in Await, without a transaction or a committer.
 //
 // No request holds one account while it waits for a held one, so there is no deadlock: Await locks
 // that one row alone and releases it at once.
@@ -49,8 +49,8 @@ func timedOut(err error) bool {
 	return errors.As(err, &e) && e.Code == "55P03"
 }
 
-// Await waits until no account that r needs is held, for at most 5 s, and reports whether that is so.
-// Call it for a request that was Busy, and submit the request again if it returns true.
+// Await waits until no account that r needs is held, for at most 5 s, and reports whether that is
+// so. Call it for a request that was Busy, and submit the request again if it returns true.
 func (p *Processor) Await(ctx context.Context, r Request) bool {
 	ctx, cancel := context.WithTimeout(ctx, awaitTimeout)
 	defer cancel()
@@ -132,8 +132,8 @@ func (p *Processor) hold(ctx context.Context, blocked *blockedError) error {
 	return nil
 }
 
-// setApart answers Busy to those of fresh that need a held account, and returns the others with their
-// places.
+// setApart answers Busy to those of fresh that need a held account, and returns the others with
+// their places.
 func (p *Processor) setApart(
 	fresh []Request, places []int, answers []idempotency.Answer,
 ) ([]Request, []int) {

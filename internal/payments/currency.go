@@ -3,8 +3,8 @@ package payments
 import "strings"
 
 // The currencies of ISO 4217 that people pay with, by their number of decimal digits, which is for
-// readers only: all arithmetic is in minor units. Funds, metals and test codes (CHE, XAU, XXX …) are
-// left out.
+// readers only: all arithmetic is in minor units. Funds, metals and test codes (CHE, XAU, XXX …)
+// are left out.
 const (
 	noDigits    = "BIF CLP DJF GNF ISK JPY KMF KRW PYG RWF UGX VND VUV XAF XOF XPF"
 	threeDigits = "BHD IQD JOD KWD LYD OMR TND"

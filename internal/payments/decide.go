@@ -95,8 +95,8 @@ func add(a, b int64) (int64, bool) {
 }
 
 // newID returns a UUIDv7 (RFC 9562 section 5.7) of the time at, to the millisecond; the rest is
-// random. Ids sort by time, so a list by id needs no further index, and times translate to bounds of
-// ids.
+// random. Ids sort by time, so a list by id needs no further index, and times translate to bounds
+// of ids.
 func newID(at time.Time) uuid.UUID {
 	var id uuid.UUID
 	_, _ = rand.Read(id[6:]) // never fails: the program would have crashed

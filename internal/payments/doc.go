@@ -20,6 +20,6 @@
 //	Store    idempotency/store.go    keep the responses
 //
 // idempotency.CommitOnce around them retries and commits; only then is anything sent. payments.go
-// has the words. await.go and held.go are advanced: accounts that
-// another session keeps locked.
+// has the words. await.go and held.go are advanced: accounts that another session
+// keeps locked.
 package payments

@@ -7,7 +7,8 @@ import (
 	"github.com/oncepay/oncepay/internal/outbox"
 )
 
-// Types of the events, and the aggregates they belong to. The schemas of their payloads are in api/events.
+// Types of the events, and the aggregates they belong to. The schemas of their payloads are in
+// api/events.
 const (
 	PaymentCompleted = "payment.completed"
 	PaymentDeclined  = "payment.declined"

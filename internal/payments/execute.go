@@ -8,10 +8,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Execute does what rs ask for in the caller's transaction. It locks and loads the accounts, decides
-// the requests one after the other in memory, each on what the ones before left behind, and saves the
-// result. It returns one outcome per request, in order. A refusal is an outcome; an error means that
-// the transaction must be rolled back.
+// Execute does what rs ask for in the caller's transaction. It locks and loads the accounts,
+// decides the requests one after the other in memory, each on what the ones before left behind, and
+// saves the result. It returns one outcome per request, in order. A refusal is an outcome; an error
+// means that the transaction must be rolled back.
 //
 // It costs two round trips and at most eight statements, whatever the length of rs.
 func Execute(ctx context.Context, tx pgx.Tx, rs []Request) ([]Outcome, error) {

@@ -11,9 +11,9 @@ import (
 )
 
 // The rows are locked in the order of their ids, by the LockRows node above the Sort of this one
-// SELECT, so two batches that share accounts cannot deadlock. Sorting in a sub-query, or not at all,
-// deadlocks. NO KEY UPDATE, because no key changes. Another tenant's account is neither found nor
-// locked.
+// SELECT, so two batches that share accounts cannot deadlock. Sorting in a sub-query, or not at
+// all, deadlocks. NO KEY UPDATE, because no key changes. Another tenant's account is neither found
+// nor locked.
 const lockAccounts = `
 SELECT a.id, a.tenant_id, a.kind, a.currency, a.balance_minor, a.entry_count
 FROM unnest($1::uuid[], $2::uuid[]) t(id, tenant_id)
@@ -33,7 +33,9 @@ CROSS JOIN LATERAL (
 // load locks and reads everything that rs can touch, in one round trip.
 func load(ctx context.Context, tx pgx.Tx, rs []Request) (*books, error) {
 	b := &books{
-		accounts: map[uuid.UUID]*account{}, systems: map[system]bool{}, touched: map[uuid.UUID]*account{},
+		accounts: map[uuid.UUID]*account{},
+		systems:  map[system]bool{},
+		touched:  map[uuid.UUID]*account{},
 	}
 
 	var batch pgx.Batch
@@ -59,7 +61,8 @@ func accountsOf(rs []Request) []accountKey {
 	for _, r := range rs {
 		if c, ok := r.Command.(CreatePayment); ok {
 			wanted = append(wanted,
-				accountKey{c.SourceAccount, r.TenantID}, accountKey{c.DestinationAccount, r.TenantID})
+				accountKey{c.SourceAccount, r.TenantID},
+				accountKey{c.DestinationAccount, r.TenantID})
 		}
 	}
 

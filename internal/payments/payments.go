@@ -43,8 +43,8 @@ type CreatePayment struct {
 func (CreateAccount) command() {}
 func (CreatePayment) command() {}
 
-// MaxAmount is the most that one payment moves, in minor units. It is below 2^53, so that every JSON
-// parser reads it exactly.
+// MaxAmount is the most that one payment moves, in minor units. It is below 2^53, so that every
+// JSON parser reads it exactly.
 const MaxAmount = 1_000_000_000_000
 
 // Kind is what an account is for.
@@ -108,7 +108,7 @@ const (
 	InsufficientFunds Code = "insufficient-funds"    // the payment is recorded as declined
 	UnknownAccount    Code = "unknown-account"       // does not exist, or is another tenant's
 	CurrencyMismatch  Code = "currency-mismatch"     // an account is kept in another currency
-	FundingForbidden  Code = "funding-forbidden"     // a system account as source, without the scope accounts:fund
+	FundingForbidden  Code = "funding-forbidden"     // a system account pays only with accounts:fund
 	AmountOutOfRange  Code = "amount-out-of-range"   // a balance would overflow int64
 	SystemExists      Code = "system-account-exists" // the tenant already has one in this currency
 )

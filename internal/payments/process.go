@@ -19,7 +19,7 @@ type Processor struct {
 	Retention time.Duration                      // how long an answer is promised to be kept
 	Render    func(Outcome) idempotency.Response // makes the bytes that are stored and sent
 	OnClaim   func(time.Duration)                // called with how long each claim took; may be nil
-	OnHeld    func(account uuid.UUID)            // called when a session keeps an account locked; may be nil
+	OnHeld    func(account uuid.UUID)            // called when an account is found held; may be nil
 
 	held held
 }
@@ -36,7 +36,8 @@ func (p *Processor) Process(ctx context.Context, rs []Request) ([]idempotency.An
 	for dayMade := false; ; {
 		answers, err := idempotency.CommitOnce(ctx, p.DB, attempt)
 
-		// From the second case on nothing was done: the transaction is rolled back and holds no lock.
+		// From the second case on nothing was done: the transaction is rolled back and holds no
+		// lock.
 		var blocked *blockedError
 		switch {
 		case err == nil, errors.Is(err, idempotency.ErrOutcomeUnknown):
@@ -64,7 +65,9 @@ func (p *Processor) makeDay(ctx context.Context) error {
 
 // process is the heart: one transaction claims the keys, executes what is new, appends the events
 // and stores the responses. No client may see anything of it before it commits.
-func (p *Processor) process(ctx context.Context, tx pgx.Tx, rs []Request) ([]idempotency.Answer, error) {
+func (p *Processor) process(
+	ctx context.Context, tx pgx.Tx, rs []Request,
+) ([]idempotency.Answer, error) {
 	keys := keysOf(rs)
 	answers, err := p.claim(ctx, tx, keys)
 	if err != nil {
@@ -97,7 +100,9 @@ func (p *Processor) process(ctx context.Context, tx pgx.Tx, rs []Request) ([]ide
 	return answers, idempotency.Store(ctx, tx, keys, answers)
 }
 
-func (p *Processor) claim(ctx context.Context, tx pgx.Tx, keys []idempotency.Request) ([]idempotency.Answer, error) {
+func (p *Processor) claim(
+	ctx context.Context, tx pgx.Tx, keys []idempotency.Request,
+) ([]idempotency.Answer, error) {
 	if p.OnClaim != nil {
 		defer func(start time.Time) { p.OnClaim(time.Since(start)) }(time.Now())
 	}
@@ -117,7 +122,7 @@ func onlyNew(rs []Request, answers []idempotency.Answer) (fresh []Request, place
 	for i, a := range answers {
 		if a.State == idempotency.New {
 			r := rs[i]
-			r.At = a.Date.UTC().Truncate(time.Millisecond) // a UUIDv7's precision, so that id and time agree
+			r.At = a.Date.UTC().Truncate(time.Millisecond) // as precise as a UUIDv7, so that both agree
 			fresh, places = append(fresh, r), append(places, i)
 		}
 	}
