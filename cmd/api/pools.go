@@ -79,10 +79,10 @@ func openPools(ctx context.Context, cfg config.API, log *slog.Logger) (p *pools,
 		return checkReader(ctx, p.read, cfg, log)
 	}
 	if cfg.DatabaseReadURL != cfg.DatabaseURL {
-		err = program.Together(ctx, write, read)
+		err = program.StartAll(ctx, write, read)
 		return p, err
 	}
-	err = program.Together(ctx, func(ctx context.Context) error { // one database that is away is one problem
+	err = program.StartAll(ctx, func(ctx context.Context) error { // one database that is away is one problem
 		if err := write(ctx); err != nil {
 			return err
 		}
