@@ -23,15 +23,7 @@ type Attempt func(context.Context, pgx.Tx) ([]Answer, error)
 // may be done or not; a repeat under the same key finds out. Answer 503 with Retry-After.
 var ErrOutcomeUnknown = errors.New("the outcome of the commit is unknown")
 
-// The timeouts, from the inside out. Each leaves room for the one before, so that every client gets
-// an answer and a drain ends by itself:
-//
-//	 5 s  a COMMIT                      commitTimeout
-//	 3 s  finding out its outcome       outcomeTimeout, later COMMITs included
-//	 1 s  the last rollback             rollbackTimeout
-//	 8 s  the handler, up to COMMIT     httpapi; after COMMIT another 5 + 3 + 1 s at most
-//	20 s  writing an answer             http.Server.WriteTimeout
-//	25 s  draining all of them          SIGTERM to exit
+// See "Timeouts that belong together" in doc.go.
 const (
 	commitTimeout   = 5 * time.Second // longer means that the server is gone, or its standby
 	outcomeTimeout  = 3 * time.Second // then the client is told that the outcome is unknown

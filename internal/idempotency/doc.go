@@ -54,6 +54,19 @@
 //	the response cannot be stored       the transaction rolls back; nothing was promised
 //	today has no partition              Store fails with MissingDay; Run makes the day
 //
+// # Timeouts that belong together
+//
+// Each leaves room for the ones inside it, so that every client gets an answer and a drain ends by
+// itself:
+//
+//	 8 s  a handler, up to its COMMIT       httpapi.handlerTimeout: the request's context
+//	 5 s  the COMMIT itself                 commitTimeout
+//	 3 s  finding out its outcome           outcomeTimeout, later COMMITs included
+//	 1 s  the last rollback                 rollbackTimeout
+//	20 s  writing the answer                http.Server.WriteTimeout: more than 8 + 5 + 3 + 1 = 17 s
+//	25 s  draining after SIGTERM            cmd/api: more than WriteTimeout
+//	30 s  a client's or orchestrator's patience
+//
 // # To copy it
 //
 // Take this folder without its tests, and migrations/00002_idempotency.sql (with goose, or the part

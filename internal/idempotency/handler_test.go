@@ -23,11 +23,13 @@ func handler(d database, do func(http.ResponseWriter, *http.Request)) *idempoten
 		Scope: func(r *http.Request) (uuid.UUID, uuid.UUID, bool) {
 			return tenant, client, r.Header.Get("Authorization") != ""
 		},
-		Do: func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) {
-			if _, err := tx.Exec(r.Context(), `INSERT INTO effects VALUES ($1)`, r.Header.Get(idempotency.Header)); err != nil {
-				panic(err)
+		Do: func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+			key := r.Header.Get(idempotency.Header)
+			if _, err := tx.Exec(r.Context(), `INSERT INTO effects VALUES ($1)`, key); err != nil {
+				return err
 			}
 			do(w, r)
+			return nil
 		},
 		Log: slog.New(slog.DiscardHandler),
 	}
@@ -154,6 +156,53 @@ func TestHandlerRefusesBeforeClaim(t *testing.T) {
 	}
 	if n := d.count(t, "effects"); n != 1 {
 		t.Errorf("worked %d times", n)
+	}
+}
+
+func TestHandlerValidatesBeforeClaim(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	h := handler(d, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
+	h.Validate = func(w http.ResponseWriter, r *http.Request) bool {
+		body, _ := io.ReadAll(r.Body)
+		if string(body) != "good" {
+			http.Error(w, "malformed", http.StatusBadRequest)
+		}
+		return string(body) == "good"
+	}
+
+	if r := post(h, "k", "/", "bad"); r.StatusCode != 400 || r.Header.Get("Idempotent-Replayed") != "" {
+		t.Errorf("malformed: %d %v", r.StatusCode, r.Header)
+	}
+	if n := d.count(t, "effects") + d.count(t, "idempotency_keys"); n != 0 {
+		t.Errorf("a malformed request left %d rows", n)
+	}
+	if r := post(h, "k", "/", "good"); r.StatusCode != 200 || text(t, r) != "good" {
+		t.Errorf("corrected, under the same key: %d", r.StatusCode)
+	}
+}
+
+func TestHandlerRetriesLostRace(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	h := handler(d, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) })
+	do, runs := h.Do, 0
+	h.Do = func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+		if err := do(w, r, tx); err != nil {
+			return err
+		}
+		if runs++; runs > 1 {
+			return nil
+		}
+		_, err := tx.Exec(r.Context(), `DO $$ BEGIN RAISE EXCEPTION 'lost' USING ERRCODE = '40P01'; END $$`)
+		return err
+	}
+
+	if r := post(h, "k", "/", ""); r.StatusCode != http.StatusCreated {
+		t.Errorf("answered %d", r.StatusCode)
+	}
+	if n := d.count(t, "effects"); n != 1 || runs != 2 {
+		t.Errorf("%d effects of %d runs", n, runs)
 	}
 }
 
