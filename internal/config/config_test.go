@@ -101,7 +101,7 @@ func TestAllProblemsAreReportedTogether(t *testing.T) {
 	want := strings.TrimSpace(`
 DATABASE_URL is not set, for example DATABASE_URL=postgres://relay:secret@localhost:5432/oncepay
 KAFKA_BROKERS must be host:port separated by commas, without a scheme; number 2 is not, for example KAFKA_BROKERS=kafka-1:9092,kafka-2:9092
-TOPIC_PREFIX must be what Kafka allows in a topic's name: up to 200 letters, digits, dots, hyphens and underscores, for example TOPIC_PREFIX=oncepay.
+TOPIC_PREFIX must be up to 200 letters, digits, dots, hyphens and underscores, for example TOPIC_PREFIX=oncepay.
 RELAY_LEASE must be a duration from 1s to 1m, for example RELAY_LEASE=3s
 RELAY_BATCH must be a whole number from 1 to 10000, for example RELAY_BATCH=2500
 OUTBOX_RETENTION must be a duration from 1h up, for example OUTBOX_RETENTION=168h

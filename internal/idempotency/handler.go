@@ -14,28 +14,30 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Handler makes a net/http handler that works in a transaction idempotent. It reads the body, claims
-// the key, calls Do with the transaction and a ResponseWriter that only collects, stores what Do
-// wrote, commits, and only then writes to the client. A repeat gets the same bytes.
+// Handler makes a net/http handler that works in a transaction idempotent. It reads the body,
+// claims the key, calls Do with the transaction and a ResponseWriter that only collects, stores
+// what Do wrote, commits, and only then writes to the client. A repeat gets the same bytes.
 //
 // It is the pattern in its smallest form, a start for a service of your own: each request is a
-// transaction, problems are one line of text, the fingerprint covers path, query and body exactly as
-// sent, and of the headers only Content-Type and Location are kept.
+// transaction, problems are one line of text, the fingerprint covers path, query and body exactly
+// as sent, and of the headers only Content-Type and Location are kept.
 type Handler struct {
 	DB        Beginner
 	Retention time.Duration // zero: DefaultRetention
 
-	// Scope returns the tenant and client of an authenticated request; if not ok, the answer is 401.
+	// Scope returns the tenant and client of an authenticated request; if not ok, the answer is
+	// 401.
 	Scope func(*http.Request) (tenant, client uuid.UUID, ok bool)
 
-	// Validate, if set, checks a request before its key is claimed. To refuse it, write the answer and
-	// return false: nothing is stored, so the client may correct the request and send it under the
-	// same key. What Do writes is stored, a 400 too.
+	// Validate, if set, checks a request before its key is claimed. To refuse it, write the answer
+	// and return false: nothing is stored, so the client may correct the request and send it under
+	// the same key. What Do writes is stored, a 400 too.
 	Validate func(w http.ResponseWriter, r *http.Request) bool
 
-	// Do does the work. If it returns an error or a status of 500 or more, or panics, the transaction
-	// is rolled back, nothing is stored and the answer is 503. Return the database's errors as they
-	// are: after a lost race (see CommitOnce) Do is called again, in a new transaction.
+	// Do does the work. If it returns an error or a status of 500 or more, or panics, the
+	// transaction is rolled back, nothing is stored and the answer is 503. Return the database's
+	// errors as they are: after a lost race (see CommitOnce) Do is called again, in a new
+	// transaction.
 	Do func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error
 
 	Log *slog.Logger // nil: slog.Default()
@@ -80,7 +82,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	answer, err := Run(r.Context(), h.DB, request, h.Retention, do)
 	if err != nil {
-		h.log().ErrorContext(r.Context(), "request failed", "request_id", request.RequestID, "error", err)
+		h.log().ErrorContext(r.Context(), "request failed",
+			"request_id", request.RequestID, "error", err)
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, "unavailable; repeat with the same key", http.StatusServiceUnavailable)
 		return
