@@ -19,8 +19,8 @@ import (
 	"github.com/oncepay/oncepay/internal/client"
 )
 
-// script answers one request after the other, the last reply again and again, and remembers the requests. It is a service
-// without a network, so that time in a synctest bubble stands still while nobody waits.
+// script answers one request after the other, the last reply again and again, and remembers the
+// requests. It is a service without a network, so that the clock of a synctest bubble works.
 type script struct {
 	replies  []reply
 	requests []seen
@@ -73,7 +73,8 @@ type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// post sends one request to the service that replies so, and ends after ten seconds of the bubble's time.
+// post sends one request to the service that replies so, and ends after ten seconds of the bubble's
+// time.
 func post(t *testing.T, replies ...reply) (s *script, a client.Answer, err error, attempts []client.Attempt) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -205,7 +206,8 @@ func TestOutcomeUnknownAtDeadline(t *testing.T) {
 	}
 }
 
-// Every answer that can follow on an attempt of unknown outcome, and the same answer to the first attempt.
+// Every answer that can follow on an attempt of unknown outcome, and the same answer to the first
+// attempt.
 func TestRefusalAfterUnknownAttempt(t *testing.T) {
 	t.Parallel()
 	unknown := map[string]reply{
@@ -263,8 +265,9 @@ func TestRefusalAfterUnknownAttempt(t *testing.T) {
 	}
 }
 
-// truth is a service that knows whether it was paid. It loses requests and replies, and at any moment may refuse everything
-// before it looks at the key, as after a deploy or without a credential.
+// truth is a service that knows whether it was paid. It loses requests and replies, and at any
+// moment may refuse everything before it looks at the key, as after a deploy or without a
+// credential.
 type truth struct {
 	chance *rand.Rand
 	paid   bool
@@ -338,7 +341,7 @@ func TestTransportRepeatsNothing(t *testing.T) {
 			w.Header().Set("Idempotent-Replayed", "false")
 			w.WriteHeader(http.StatusCreated)
 		case 2:
-			panic(http.ErrAbortHandler) // it may have paid, and nobody hears of it
+			panic(http.ErrAbortHandler) // it may have paid, but no client hears of it
 		default: // meanwhile the credential was revoked
 			w.Header().Set("Content-Type", "application/problem+json")
 			w.WriteHeader(http.StatusUnauthorized)

@@ -16,7 +16,7 @@ import (
 	"github.com/oncepay/oncepay/internal/groupcommit"
 )
 
-// store is what items are committed to. A commit takes a millisecond and doubles its items.
+// store is what items are committed to. A commit takes 1 ms and doubles its items.
 type store struct {
 	fail func(items []int) error // asked before anything is committed; it may panic; nil: nothing fails
 
@@ -78,7 +78,8 @@ type answers struct {
 	errs    map[int]error
 }
 
-// send calls Do for each item, in this order, and returns when all are in the queue or on their way.
+// send calls Do for each item, in this order, and returns when all are in the queue or on their
+// way.
 func send(ctx context.Context, g *groupcommit.Group[int, int], items ...int) *answers {
 	a := &answers{results: map[int]int{}, errs: map[int]error{}}
 	for _, n := range items {
@@ -99,7 +100,8 @@ func (a *answers) count() int {
 	return len(a.errs)
 }
 
-// want waits for the answers and fails the test if an item has another error than this; nil: its result must be right.
+// want waits for the answers and fails the test if an item has another error, or no error and a
+// wrong result.
 func (a *answers) want(t *testing.T, want error, items ...int) {
 	t.Helper()
 	a.Wait()
@@ -126,7 +128,8 @@ func run[T, R any](t *testing.T, g *groupcommit.Group[T, R]) (stop func()) {
 	}
 }
 
-// promise is a test in a bubble: its time stands still while anybody works, and what it leaves running fails it.
+// promise runs a test in a synctest bubble: its clock stands still while goroutines work, and a
+// goroutine that is left running fails it.
 func promise(t *testing.T, s *store, o groupcommit.Options, test func(t *testing.T, g *groupcommit.Group[int, int])) {
 	t.Helper()
 	t.Parallel()

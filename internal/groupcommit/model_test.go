@@ -13,8 +13,9 @@ import (
 	"github.com/oncepay/oncepay/internal/groupcommit"
 )
 
-// TestRandomOperationsAnswerEachItemOnce is the law, on random histories: callers come, give up, the queue
-// overflows, batches fail for one member, for all, for nobody knows what, and panic, and the group stops in the middle of it.
+// TestRandomOperationsAnswerEachItemOnce is the law, on random histories: callers come, give up,
+// the queue overflows, batches fail for one member, for all, for unknown reasons, and panic, and
+// the group stops in the middle of it.
 func TestRandomOperationsAnswerEachItemOnce(t *testing.T) {
 	t.Parallel()
 	met := map[string]int{}
@@ -177,7 +178,8 @@ func (w *world) arrive(n int) {
 	w.came[n] = arrival{time.Now(), w.idle}
 }
 
-// answered checks an answer at the moment when it is given: a result comes after its commit, and at once.
+// answered checks an answer at the moment when it is given: a result comes after its commit, and at
+// once.
 func (w *world) answered(n int, got receipt, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -80,11 +80,11 @@ func TestBeginIsNotRetriedWhenRefused(t *testing.T) {
 		err  error
 		most int
 	}{
-		"nobody listens":                   {t.Context(), &pgconn.ConnectError{}, 1},
-		"the server refuses, and lives on": {t.Context(), &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "25006"}, 1},
-		"the caller is gone":               {ended, context.Canceled, 1},
-		"every connection breaks":          {t.Context(), io.ErrUnexpectedEOF, 20},
-		"nobody knows why":                 {t.Context(), errors.New("closed pool"), 1},
+		"no server listens":                    {t.Context(), &pgconn.ConnectError{}, 1},
+		"the server refuses but keeps running": {t.Context(), &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "25006"}, 1},
+		"the caller is gone":                   {ended, context.Canceled, 1},
+		"every connection breaks":              {t.Context(), io.ErrUnexpectedEOF, 20},
+		"unknown cause":                        {t.Context(), errors.New("closed pool"), 1},
 	} {
 		db := &refuses{with: c.err}
 		r := newRequest()

@@ -21,7 +21,7 @@ func TestClaim(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 
-	t.Run("a repeat gets the first answer byte for byte", func(t *testing.T) {
+	t.Run("repeat gets the first answer byte for byte", func(t *testing.T) {
 		t.Parallel()
 		r := newRequest()
 		first := d.run(t, r)
@@ -40,7 +40,7 @@ func TestClaim(t *testing.T) {
 			t.Errorf("worked %d times", n)
 		}
 	})
-	t.Run("another request under the key is a mismatch and shows nothing of the answer", func(t *testing.T) {
+	t.Run("other request is a mismatch and sees no answer", func(t *testing.T) {
 		t.Parallel()
 		r := newRequest()
 		d.run(t, r)
@@ -50,7 +50,7 @@ func TestClaim(t *testing.T) {
 			t.Error(diff)
 		}
 	})
-	t.Run("a fingerprint of an unknown version is unreadable, equal or not", func(t *testing.T) {
+	t.Run("unknown fingerprint version, equal or not", func(t *testing.T) {
 		t.Parallel()
 		r := newRequest()
 		d.run(t, r)
@@ -61,7 +61,7 @@ func TestClaim(t *testing.T) {
 			t.Errorf("%+v", a)
 		}
 	})
-	t.Run("a fingerprint of an older version is compared with the request's own of that version", func(t *testing.T) {
+	t.Run("older fingerprint version is compared with its own", func(t *testing.T) {
 		t.Parallel()
 		r := newRequest()
 		r.Fingerprint.Version = 2
@@ -88,7 +88,7 @@ func TestClaim(t *testing.T) {
 			t.Errorf("worked %d times", n)
 		}
 	})
-	t.Run("what is finished is replayed, whoever holds the key at the moment", func(t *testing.T) {
+	t.Run("finished key is replayed while another session holds it", func(t *testing.T) {
 		t.Parallel()
 		r := newRequest()
 		d.run(t, r)
@@ -96,7 +96,7 @@ func TestClaim(t *testing.T) {
 		wantState(t, d.run(t, again(r)), idempotency.Replay)
 		wantState(t, d.run(t, changed(r)), idempotency.Mismatch)
 	})
-	t.Run("tenants and clients have keys of their own", func(t *testing.T) {
+	t.Run("tenants and clients have separate keys", func(t *testing.T) {
 		t.Parallel()
 		r := newRequest()
 		otherTenant, otherClient := again(r), again(r)
@@ -108,7 +108,7 @@ func TestClaim(t *testing.T) {
 			}
 		}
 	})
-	t.Run("keys differ by case, and the longest is kept whole", func(t *testing.T) {
+	t.Run("keys are case-sensitive and kept whole", func(t *testing.T) {
 		t.Parallel()
 		r := newRequest()
 		for _, key := range []string{"abc", "ABC", fmt.Sprintf("%0255d", 1), fmt.Sprintf("%0255d", 2)} {
@@ -116,7 +116,7 @@ func TestClaim(t *testing.T) {
 			wantState(t, d.run(t, again(r)), idempotency.New)
 		}
 	})
-	t.Run("an empty body is an answer like any other", func(t *testing.T) {
+	t.Run("empty body is replayed", func(t *testing.T) {
 		t.Parallel()
 		r := newRequest()
 		for _, want := range []idempotency.State{idempotency.New, idempotency.Replay} {
@@ -128,7 +128,7 @@ func TestClaim(t *testing.T) {
 			}
 		}
 	})
-	t.Run("what ends in an error, or has no status to be stored, leaves the key free", func(t *testing.T) {
+	t.Run("error or 5xx leaves the key free", func(t *testing.T) {
 		t.Parallel()
 		r := newRequest()
 		broken := errors.New("broken")
@@ -161,11 +161,11 @@ func TestKeyLivesForItsRetention(t *testing.T) {
 		age  time.Duration
 		want idempotency.State
 	}{
-		"of yesterday":             {day, idempotency.Replay},
+		"yesterday":                {day, idempotency.Replay},
 		"three days old":           {3 * day, idempotency.Replay},
 		"older than the live days": {4 * day, idempotency.New},
-		"of tomorrow: this transaction began before midnight":           {-day, idempotency.Replay},
-		"of the day after tomorrow: the clock of the server was put on": {-2 * day, idempotency.Replay},
+		"tomorrow: this transaction began before midnight":  {-day, idempotency.Replay},
+		"the day after tomorrow: the server's clock jumped": {-2 * day, idempotency.Replay},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -323,7 +323,7 @@ func TestClaimRequiresFingerprint(t *testing.T) {
 	}
 }
 
-// The other key of r's hash is of a later day: within one day the primary key admits one of them.
+// The other key with r's hash is of a later day: within one day the primary key admits only one.
 func TestClaimSeparatesCollidingKeys(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)

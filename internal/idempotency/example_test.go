@@ -16,8 +16,8 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-// A counter that counts a request once, however often it is sent. Handler speaks the protocol, Do does
-// the work.
+// A counter that counts a request once, however often it is sent. Handler speaks the protocol, Do
+// does the work.
 func ExampleHandler() {
 	db, done := testenv.Example(`CREATE TABLE visits (guest text)`)
 	defer done()
@@ -64,7 +64,8 @@ func ExampleHandler() {
 	// 400 replayed= who are you?
 }
 
-// A handler of your own around Run, which decides what a request is and what each answer looks like.
+// A handler of your own around Run, which decides what a request is and what each answer looks
+// like.
 func ExampleRun() {
 	db, done := testenv.Example(`CREATE TABLE stock (item text PRIMARY KEY, pieces int NOT NULL); INSERT INTO stock VALUES ('lamp', 1)`)
 	defer done()

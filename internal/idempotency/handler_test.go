@@ -145,10 +145,10 @@ func TestHandlerRefusesBeforeClaim(t *testing.T) {
 	unknown := httptest.NewRecorder()
 	h.ServeHTTP(unknown, httptest.NewRequest(http.MethodPost, "/", nil))
 	for name, c := range map[string]struct{ got, want int }{
-		"nobody":         {unknown.Code, http.StatusUnauthorized},
-		"malformed key":  {post(h, "a,b", "/", "").StatusCode, http.StatusBadRequest},
-		"a large body":   {post(h, "k", "/", strings.Repeat("x", 64<<10+1)).StatusCode, http.StatusRequestEntityTooLarge},
-		"a body that is": {post(h, "k", "/", strings.Repeat("x", 64<<10)).StatusCode, http.StatusOK},
+		"no credential":    {unknown.Code, http.StatusUnauthorized},
+		"malformed key":    {post(h, "a,b", "/", "").StatusCode, http.StatusBadRequest},
+		"too large a body": {post(h, "k", "/", strings.Repeat("x", 64<<10+1)).StatusCode, http.StatusRequestEntityTooLarge},
+		"the largest body": {post(h, "k", "/", strings.Repeat("x", 64<<10)).StatusCode, http.StatusOK},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: %d, want %d", name, c.got, c.want)

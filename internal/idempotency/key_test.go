@@ -140,7 +140,8 @@ func TestFingerprintCoversEveryPart(t *testing.T) {
 	}
 }
 
-// A stored fingerprint outlives a deploy: this value may change only together with FingerprintVersion.
+// A stored fingerprint outlives a deploy: this value may change only together with
+// FingerprintVersion.
 func TestFingerprintIsStable(t *testing.T) {
 	t.Parallel()
 	f := idempotency.NewFingerprint(uuid.MustParse("00000000-0000-7000-8000-000000000001"), "POST", "/a/{id}", []string{"x"}, []byte("{}"))

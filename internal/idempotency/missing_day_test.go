@@ -48,7 +48,7 @@ func TestClaimFindsKeyWhilePartitionsAreMade(t *testing.T) {
 	}
 }
 
-// Nobody waits for a transaction that makes partitions and stays open, and nothing is out of sight meanwhile.
+// An open transaction that makes partitions blocks no session and hides no key.
 func TestOpenMakerHidesNoKey(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
@@ -159,7 +159,7 @@ func TestMissingDayMatchesNothingElse(t *testing.T) {
 	}
 }
 
-// What a writer cannot make it does not try for ever.
+// A writer that cannot make the day gives up.
 func TestDayThatCannotBeMadeIsAnError(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)

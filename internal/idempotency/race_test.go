@@ -16,8 +16,8 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-// withoutBackstop takes away the primary key, which hides within a day what it cannot hide at midnight: the lock and the
-// order of the two statements are all that is left.
+// withoutBackstop drops the primary key, which within a day hides bugs that it cannot hide at
+// midnight. Only the lock and the order of the two statements are left.
 func withoutBackstop(t *testing.T, d database) database {
 	t.Helper()
 	mustExec(t, d.owner, `ALTER TABLE idempotency_keys DROP CONSTRAINT idempotency_keys_pkey;
@@ -25,7 +25,7 @@ func withoutBackstop(t *testing.T, d database) database {
 	return d
 }
 
-// Of every tenth key, the first worker's connection is killed while it holds the claim.
+// For every tenth key, the first worker's connection is killed while it holds the claim.
 func TestHundredConcurrentDuplicatesRunOnce(t *testing.T) {
 	t.Parallel()
 	const keys, duplicates = 50, 100
@@ -90,7 +90,7 @@ func TestHundredConcurrentDuplicatesRunOnce(t *testing.T) {
 	}
 }
 
-// While one worker commits a batch, the others ask for the same keys over and over.
+// While one worker commits a batch, the others claim the same keys again and again.
 func TestKeysClaimedDuringCommitRunOnce(t *testing.T) {
 	t.Parallel()
 	d := withoutBackstop(t, newDatabase(t))

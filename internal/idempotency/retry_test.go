@@ -18,8 +18,8 @@ func TestLostRaceIsRetried(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	for sqlstate, want := range map[string]int{
-		"40001": 3, "40P01": 3, "55P03": 3, "23505": 3, // tried until it succeeds
-		"22012": 1, "23503": 1, "57014": 1, "53300": 1, // not tried again
+		"40001": 3, "40P01": 3, "55P03": 3, "23505": 3, // retried until it succeeds
+		"22012": 1, "23503": 1, "57014": 1, "53300": 1, // not retried
 	} {
 		t.Run(sqlstate, func(t *testing.T) {
 			t.Parallel()
@@ -65,7 +65,7 @@ func TestRaceLostEveryTimeIsAnError(t *testing.T) {
 	wantState(t, d.run(t, again(r)), idempotency.New)
 }
 
-// Somebody wrote the table without the lock, between the look-up and the insert.
+// Another session writes the table without the lock, between look-up and insert.
 func TestDuplicateKeyAtStoreIsClaimedAgain(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
@@ -159,7 +159,7 @@ func TestPanicFreesKey(t *testing.T) {
 	}
 }
 
-// gone is a database that lost one COMMIT and is away since; refuse says how the later transactions begin.
+// gone is a database that lost one COMMIT and is down since; refuse is how later BEGINs fail.
 type gone struct {
 	pgx.Tx // nil: nothing of it is used
 	refuse func(context.Context) error
@@ -187,7 +187,7 @@ func TestOutcomeUnknownWithinSeconds(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				start, g := time.Now(), &gone{refuse: refuse}
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the client does not wait that long
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the client gives up earlier
 				defer cancel()
 				_, err := idempotency.CommitOnce(ctx, g, func(context.Context, pgx.Tx) ([]idempotency.Answer, error) {
 					return []idempotency.Answer{{State: idempotency.New}}, nil
@@ -216,7 +216,7 @@ func TestFailedBeginDidNothing(t *testing.T) {
 	}
 }
 
-// stuck is a database where every COMMIT waits for something that does not come.
+// stuck is a database where every COMMIT hangs.
 type stuck struct{ gone }
 
 func (s *stuck) BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error) { return s, nil }

@@ -87,7 +87,7 @@ func TestPeekSeesOwnTenantOnly(t *testing.T) {
 	}
 }
 
-// Whoever watches a key sees it new, then in progress, then completed, and never goes back.
+// A key that is watched goes from new to in progress to completed, and never back.
 func TestPeekDuringCommit(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)

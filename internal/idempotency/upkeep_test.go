@@ -27,7 +27,7 @@ func TestKeepPartitions(t *testing.T) {
 	for _, age := range []int{-30, -5, -4, -3, -1} {
 		makeDay(t, owner, age)
 	}
-	want := idempotency.Partitions{Made: 2} // nobody has said what is kept
+	want := idempotency.Partitions{Made: 2} // no program has called ExtendRetention
 	if diff := cmp.Diff(want, keep(t, relay)); diff != "" {
 		t.Error(diff)
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// The rules are laws over all accounts and amounts, so they are tried with many, the edges of int64 among them. A seed
-// that fails names itself.
+// The rules are laws over all accounts and amounts, so they are tried with many, the edges of int64
+// among them. A seed that fails names itself.
 func TestDecide(t *testing.T) {
 	t.Parallel()
 	seen := map[Code]int{}
@@ -83,7 +83,8 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-// wantRefusal tells the rules once more, in their order of precedence and with numbers that have no range.
+// wantRefusal tells the rules once more, in their order of precedence and with numbers that have no
+// range.
 func wantRefusal(c CreatePayment, source, destination *account) Code {
 	if source == nil || destination == nil {
 		return UnknownAccount

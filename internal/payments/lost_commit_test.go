@@ -54,7 +54,8 @@ func grouped(t *testing.T, commit func(context.Context, []payments.Request) ([]i
 	return g, stop
 }
 
-// The second COMMIT of every connection is lost, until there were so many: a thousand times it was done and nobody was told.
+// The second COMMIT of every connection is lost, until there were so many: a thousand times it took
+// place and no client was told.
 func TestThousandLostCommitsPayOnce(t *testing.T) {
 	t.Parallel()
 	for fate, lose := range map[pgproxy.Fate]int64{pgproxy.LoseReply: 1000, pgproxy.LoseRequest: 250, pgproxy.Cut: 250} {
@@ -129,7 +130,8 @@ func TestThousandLostCommitsPayOnce(t *testing.T) {
 	}
 }
 
-// The network is cut under a COMMIT: its backend keeps the transaction and the key, and nobody can tell whether COMMIT will arrive.
+// The network is cut under a COMMIT: its backend keeps the transaction and the key, and no client
+// can tell whether COMMIT will arrive.
 func TestStalledCommit(t *testing.T) {
 	t.Parallel()
 	for name, ends := range map[string]bool{"the backend ends while it is asked about": true, "the backend stays": false} {

@@ -110,13 +110,13 @@ func TestRefusalStoresOnlyItsAnswer(t *testing.T) {
 	c := fund.Command.(payments.CreatePayment)
 	c.MayFund = false
 	fund.Command = c
-	nobody := uuid.New()
+	unknown := uuid.New()
 	for name, refused := range map[string]struct {
 		r    payments.Request
 		want payments.Refusal
 	}{
-		"unknown source":                     {b.pay(nobody, usd, 1), payments.Refusal{Code: payments.UnknownAccount, Account: nobody}},
-		"unknown destination":                {b.pay(usd, nobody, 1), payments.Refusal{Code: payments.UnknownAccount, Account: nobody}},
+		"unknown source":                     {b.pay(unknown, usd, 1), payments.Refusal{Code: payments.UnknownAccount, Account: unknown}},
+		"unknown destination":                {b.pay(usd, unknown, 1), payments.Refusal{Code: payments.UnknownAccount, Account: unknown}},
 		"another tenant's source":            {b.pay(foreign, usd, 1), payments.Refusal{Code: payments.UnknownAccount, Account: foreign}},
 		"another tenant's destination":       {b.pay(usd, foreign, 1), payments.Refusal{Code: payments.UnknownAccount, Account: foreign}},
 		"destination in another currency":    {b.pay(usd, euro, 1), payments.Refusal{Code: payments.CurrencyMismatch, Account: euro}},

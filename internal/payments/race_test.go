@@ -183,7 +183,8 @@ func TestStatementsPerBatchAreConstant(t *testing.T) {
 	}
 }
 
-// statements counts what is sent to the server, one by one or in batches, and what it ended with a deadlock.
+// statements counts what is sent to the server, one by one or in batches, and what it ended with a
+// deadlock.
 type statements struct {
 	atomic.Int64
 	deadlocks atomic.Int64
