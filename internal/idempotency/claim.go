@@ -50,6 +50,7 @@ func Claim(
 	ctx context.Context, tx pgx.Tx, rs []Request, retention time.Duration,
 ) ([]Answer, error) {
 	retention = orDefault(retention)
+
 	for i, r := range rs {
 		if r.Fingerprint.Version == 0 {
 			return nil, fmt.Errorf("claim idempotency keys: request %d has no fingerprint", i)

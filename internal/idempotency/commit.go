@@ -29,6 +29,7 @@ func commit(ctx context.Context, tx pgx.Tx) error {
 	if err := tx.Commit(ctx); err != nil {
 		return err
 	}
+
 	if warned.Load() {
 		return errWarned
 	}
@@ -50,6 +51,7 @@ func forbidCancel(conn *pgx.Conn) {
 		return
 	}
 
+	// Kept for allowCancel, the first time only: afterwards it is blank.
 	c := conn.PgConn()
 	if _, kept := c.CustomData()[keyOf]; !kept {
 		c.CustomData()[keyOf] = bytes.Clone(c.SecretKey())
@@ -63,6 +65,7 @@ func allowCancel(conn *pgx.Conn) {
 	if conn == nil {
 		return
 	}
+
 	if key, kept := conn.PgConn().CustomData()[keyOf].([]byte); kept {
 		copy(conn.PgConn().SecretKey(), key)
 	}
@@ -101,6 +104,7 @@ func definite(err error) bool {
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		return true
 	}
+
 	var e *pgconn.PgError
 	return errors.As(err, &e) && e.SeverityUnlocalized == "ERROR"
 }
@@ -118,6 +122,7 @@ func onlyReplays(as []Answer) (replays bool) {
 		if a.State == New {
 			return false
 		}
+
 		replays = replays || a.State == Replay
 	}
 	return replays

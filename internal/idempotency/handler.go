@@ -55,6 +55,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "unauthorized", http.StatusUnauthorized)
 		return
 	}
+
 	key, err := ParseKey(r.Header)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
@@ -67,6 +68,8 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "cannot read the body, or it is too large", http.StatusRequestEntityTooLarge)
 		return
 	}
+
+	// Whatever is refused here leaves no trace: the key stays free.
 	if h.Validate != nil && !h.Validate(w, withBody(r.Context(), r, body)) {
 		return
 	}
@@ -104,6 +107,7 @@ func (h *Handler) collect(r *http.Request, tx pgx.Tx) (Response, error) {
 	if err := h.Do(&c, r, tx); err != nil {
 		return Response{}, err
 	}
+
 	if c.status > 499 {
 		return Response{}, errServer
 	}
@@ -155,6 +159,7 @@ func write(w http.ResponseWriter, key string, a Answer) {
 	if a.Response.Location != "" {
 		w.Header().Set("Location", a.Response.Location)
 	}
+
 	w.Header().Set("Content-Length", strconv.Itoa(len(a.Response.Body)))
 	w.WriteHeader(a.Response.Status)
 	_, _ = w.Write(a.Response.Body) // a client that is gone may repeat

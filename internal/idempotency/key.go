@@ -32,6 +32,7 @@ var errNotVisible = fmt.Errorf(
 // lists, parameters, spaces, control characters and anything beyond ASCII.
 func ParseKey(h http.Header) (string, error) {
 	lines := h.Values(Header)
+
 	switch {
 	case len(lines) == 0:
 		return "", ErrKeyMissing
@@ -42,6 +43,7 @@ func ParseKey(h http.Header) (string, error) {
 }
 
 func parseKey(line string) (string, error) {
+	// RFC 9651 strings are quoted; Stripe's clients send the bare key.
 	quoted := len(line) > 0 && line[0] == '"'
 	key, err := make([]byte, 0, len(line)), error(nil)
 	if quoted {
@@ -79,6 +81,7 @@ func bare(key []byte, line string) ([]byte, error) {
 func unquote(key []byte, line string) ([]byte, error) {
 	for i := 1; i < len(line); i++ {
 		c := line[i]
+
 		if c == '"' {
 			if i != len(line)-1 {
 				return nil, fmt.Errorf("%w: unexpected text after the closing quote", ErrKeyInvalid)
@@ -92,9 +95,11 @@ func unquote(key []byte, line string) ([]byte, error) {
 			}
 			c = line[i]
 		}
+
 		if c <= ' ' || c > '~' {
 			return nil, errNotVisible
 		}
+
 		key = append(key, c)
 	}
 	return nil, fmt.Errorf("%w: the closing quote is missing", ErrKeyInvalid)
@@ -136,6 +141,7 @@ func NewFingerprint(
 	}
 
 	part(command)
+
 	return Fingerprint{Version: FingerprintVersion, Sum: [sha256.Size]byte(h.Sum(nil))}
 }
 
@@ -144,6 +150,7 @@ func NewFingerprint(
 func hashKey(tenant, client uuid.UUID, key string) []byte {
 	b := make([]byte, 0, 32+MaxKeyLength)
 	b = append(append(append(b, tenant[:]...), client[:]...), key...)
+
 	sum := sha256.Sum256(b)
 	return sum[:16]
 }

@@ -34,6 +34,7 @@ SELECT least($1::interval, (SELECT keep FROM idempotency_retention WHERE only_ro
 // back. To answer a repeat, use Find.
 func Peek(ctx context.Context, tx pgx.Tx, r Request, retention time.Duration) (Answer, error) {
 	retention = orDefault(retention)
+
 	var locked bool
 	var promised time.Duration
 	found := records{}
@@ -53,6 +54,7 @@ func Peek(ctx context.Context, tx pgx.Tx, r Request, retention time.Duration) (A
 		if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 			return Answer{}, fmt.Errorf("look up idempotency key: %w", err)
 		}
+
 		if k := found.of(r); k != nil {
 			if r.Fingerprint == (Fingerprint{}) {
 				r.Fingerprint = Fingerprint{k.version, [32]byte(k.fingerprint)}

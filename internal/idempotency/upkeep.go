@@ -52,6 +52,7 @@ func MakePartitions(ctx context.Context, db Beginner) (made int, err error) {
 // again.
 func MissingDay(err error) bool {
 	var e *pgconn.PgError
+
 	// A CHECK constraint has the same code (check_violation), and a name.
 	return errors.As(err, &e) && e.Code == "23514" &&
 		e.TableName == "idempotency_keys" && e.ConstraintName == "" &&

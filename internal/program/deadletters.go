@@ -42,7 +42,9 @@ type letterCommand struct {
 }
 
 // Run implements Command.Run.
-func (d DeadLetters) Run(ctx context.Context, args []string, getenv func(string) string, stdout io.Writer) error {
+func (d DeadLetters) Run(
+	ctx context.Context, args []string, getenv func(string) string, stdout io.Writer,
+) error {
 	c, err := d.parse(args)
 	if err != nil {
 		return err
@@ -118,7 +120,9 @@ func (d DeadLetters) parse(args []string) (c letterCommand, err error) {
 	return c, nil
 }
 
-func (d DeadLetters) list(ctx context.Context, letters Letters, c letterCommand, stdout io.Writer) error {
+func (d DeadLetters) list(
+	ctx context.Context, letters Letters, c letterCommand, stdout io.Writer,
+) error {
 	all, lines, err := letters.List(ctx, c.all)
 	switch {
 	case err != nil:
