@@ -15,15 +15,25 @@ CREATE TABLE idempotency_keys (
     body                bytea       NOT NULL,
     PRIMARY KEY (key_hash, day)
 ) PARTITION BY RANGE (day);
-COMMENT ON TABLE idempotency_keys IS 'One row per key that was answered, complete with its answer, written in the transaction that did the work. A row is never updated; old days are dropped whole.';
-COMMENT ON COLUMN idempotency_keys.key_hash IS 'First 128 bits of SHA-256(tenant_id, client_id, key), by which a key is found: substr(sha256(uuid_send(tenant_id) || uuid_send(client_id) || convert_to(key, ''UTF8'')), 1, 16). An index on the three themselves would be more than twice as large, and keys are random: it has to stay in memory.';
-COMMENT ON COLUMN idempotency_keys.day IS 'UTC day of created_at by the database clock. The primary key is a backstop within one day only: what makes a key take effect once is the advisory lock that the claim holds.';
-COMMENT ON COLUMN idempotency_keys.fingerprint IS 'SHA-256 of the request as the program understood it, by the rules of fingerprint_version.';
+COMMENT ON TABLE idempotency_keys IS
+    'One row per key that was answered, complete with its answer, written in the transaction that '
+    'did the work. A row is never updated; old days are dropped whole.';
+COMMENT ON COLUMN idempotency_keys.key_hash IS
+    'First 128 bits of SHA-256(tenant_id, client_id, key), by which a key is found: '
+    'substr(sha256(uuid_send(tenant_id) || uuid_send(client_id) || convert_to(key, ''UTF8'')), 1, '
+    '16). An index on the three themselves would be more than twice as large, and keys are '
+    'random: it has to stay in memory.';
+COMMENT ON COLUMN idempotency_keys.day IS
+    'UTC day of created_at by the database clock. The primary key is a backstop within one day '
+    'only: what makes a key take effect once is the advisory lock that the claim holds.';
+COMMENT ON COLUMN idempotency_keys.fingerprint IS
+    'SHA-256 of the request as the program understood it, by the rules of fingerprint_version.';
 COMMENT ON COLUMN idempotency_keys.request_id IS 'X-Request-Id of the attempt that did the work.';
 COMMENT ON COLUMN idempotency_keys.location IS 'Location header of the answer; empty: it had none.';
-COMMENT ON COLUMN idempotency_keys.body IS 'The answer byte for byte. bytea, because jsonb would reorder members and lose white space.';
+COMMENT ON COLUMN idempotency_keys.body IS
+    'The answer byte for byte. bytea, because jsonb would reorder members and lose white space.';
 
--- Every day's partition is made with LIKE, so what is set here holds for all of them.
+-- Each day's partition is made with LIKE, so it inherits what is set here.
 -- +goose StatementBegin
 DO $$ BEGIN
     ALTER TABLE idempotency_keys ALTER COLUMN body SET COMPRESSION lz4;
@@ -36,13 +46,18 @@ CREATE TABLE idempotency_retention (
     only_row boolean  PRIMARY KEY DEFAULT true CHECK (only_row),
     keep     interval NOT NULL CHECK (keep BETWEEN '24 hours' AND '720 hours')
 );
-COMMENT ON TABLE idempotency_retention IS 'How long answers are kept: the longest time that any program has promised. Every look-up goes back so far and no younger partition is dropped, whatever a program is configured to. Without a row nothing is dropped. It is lowered by hand, when the old time has passed since the last program promised it.';
+COMMENT ON TABLE idempotency_retention IS
+    'How long answers are kept: the longest time that any program has promised. Every look-up '
+    'goes back so far and no younger partition is dropped, whatever a program is configured to. '
+    'Without a row nothing is dropped. It is lowered by hand, when the old time has passed since '
+    'the last program promised it.';
 
--- There is no default partition: a row would have to move out of it, and a statement that was planned before the move would not see
--- it. A writer that meets a missing day gets 23514, makes the day with this function and runs its transaction again.
+-- There is no default partition: a row would have to move out of it, and a statement that was
+-- planned before the move would miss it. A writer whose day is missing gets 23514, makes the day
+-- with this function and runs its transaction again.
 --
--- LIKE and ATTACH take SHARE UPDATE EXCLUSIVE on the parent, which neither readers, writers nor pg_dump conflict with;
--- PARTITION OF would wait for all of them, and hold up those behind it.
+-- LIKE and ATTACH take SHARE UPDATE EXCLUSIVE on the parent, which conflicts neither with readers
+-- nor writers nor pg_dump. PARTITION OF would wait for all of them, and block those behind it.
 -- +goose StatementBegin
 CREATE FUNCTION idempotency_keys_make_partitions(ahead int) RETURNS int
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
@@ -53,46 +68,58 @@ DECLARE
     made  int := 0;
 BEGIN
     IF ahead NOT BETWEEN 0 AND 60 THEN
-        RAISE EXCEPTION 'idempotency_keys_make_partitions: ahead must be 0 to 60' USING ERRCODE = '22023';
+        RAISE EXCEPTION 'idempotency_keys_make_partitions: ahead must be 0 to 60'
+            USING ERRCODE = '22023';
     END IF;
 
-    PERFORM pg_advisory_xact_lock(hashtextextended('idempotency_keys partitions', 0)); -- one caller after the other
+    PERFORM pg_advisory_xact_lock(hashtextextended('idempotency_keys partitions', 0)); -- one at a time
     FOR i IN 0..ahead LOOP
         d := today + i;
         part := 'idempotency_keys_' || to_char(d, 'YYYYMMDD');
-        CONTINUE WHEN EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'idempotency_keys'::regclass AND inhrelid = to_regclass(part));
+        CONTINUE WHEN EXISTS (
+            SELECT FROM pg_inherits
+            WHERE inhparent = 'idempotency_keys'::regclass AND inhrelid = to_regclass(part));
 
-        EXECUTE format('CREATE TABLE %I (LIKE idempotency_keys INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES INCLUDING STORAGE INCLUDING COMPRESSION)', part);
-        EXECUTE format('ALTER TABLE idempotency_keys ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, d, d + 1);
+        EXECUTE format('CREATE TABLE %I (LIKE idempotency_keys INCLUDING DEFAULTS'
+            ' INCLUDING CONSTRAINTS INCLUDING INDEXES INCLUDING STORAGE INCLUDING COMPRESSION)', part);
+        EXECUTE format('ALTER TABLE idempotency_keys ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)',
+            part, d, d + 1);
         made := made + 1;
     END LOOP;
     RETURN made;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION idempotency_keys_make_partitions IS 'Makes the partitions of today and of the days ahead, and returns how many it made. It holds up no reader and no writer. API and relay call it every ten minutes, and so does a writer that meets a missing day.';
+COMMENT ON FUNCTION idempotency_keys_make_partitions IS
+    'Makes the partitions of today and of the days ahead, and returns how many it made. It blocks '
+    'no reader and no writer. API and relay call it every ten minutes, and so does a writer that '
+    'meets a missing day.';
 
 -- +goose StatementBegin
 CREATE FUNCTION idempotency_keys_drop_partitions() RETURNS int
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET lock_timeout = '50ms' AS $$
 DECLARE
-    -- The first day that a look-up covers. One more stays for look-ups of transactions that began before midnight. NULL, which drops
-    -- nothing: nobody has said what is kept.
+    -- The first day that a look-up covers. One more day is kept for transactions that began before
+    -- midnight. NULL, which drops nothing, until a program has called ExtendRetention.
     first   date := (SELECT ((now() AT TIME ZONE 'utc') - keep)::date FROM idempotency_retention);
     part    text;
     dropped int := 0;
 BEGIN
-    PERFORM pg_advisory_xact_lock(hashtextextended('idempotency_keys partitions', 0)); -- one caller after the other
+    PERFORM pg_advisory_xact_lock(hashtextextended('idempotency_keys partitions', 0)); -- one at a time
     FOR part IN SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
                 WHERE i.inhparent = 'idempotency_keys'::regclass AND c.relname ~ '^idempotency_keys_[0-9]{8}$'
                   AND to_date(right(c.relname, 8), 'YYYYMMDD') < first - 1 LOOP
-        LOCK TABLE ONLY idempotency_keys IN ACCESS EXCLUSIVE MODE; -- parent before partition, as everybody locks them
+        -- Parent before partition, like every statement.
+        LOCK TABLE ONLY idempotency_keys IN ACCESS EXCLUSIVE MODE;
         EXECUTE format('DROP TABLE %I', part);
         dropped := dropped + 1;
     END LOOP;
     RETURN dropped;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION idempotency_keys_drop_partitions IS 'Drops the partitions whose answers are no longer kept (idempotency_retention), and returns how many. Waits at most 50 ms for a lock and then fails with 55P03: call it again. The relay calls it every ten minutes.';
+COMMENT ON FUNCTION idempotency_keys_drop_partitions IS
+    'Drops the partitions whose answers are no longer kept (idempotency_retention), and returns '
+    'how many. Waits at most 50 ms for a lock and then fails with 55P03: call it again. The relay '
+    'calls it every ten minutes.';
 REVOKE ALL ON FUNCTION idempotency_keys_make_partitions, idempotency_keys_drop_partitions FROM PUBLIC;
 SELECT idempotency_keys_make_partitions(7);
 

@@ -13,15 +13,25 @@ CREATE TABLE outbox_events (
 ) PARTITION BY RANGE (created_at);
 CREATE INDEX outbox_events_id ON outbox_events (id);
 CREATE INDEX outbox_events_xid ON outbox_events (xid, id);
-COMMENT ON TABLE outbox_events IS 'Events that are to reach Kafka, written in the transaction that they tell of. Append-only: never updated, never deleted from; days that were sent are dropped whole.';
-COMMENT ON COLUMN outbox_events.id IS 'Order within an aggregate: drawn while the transaction holds the aggregate''s row lock, in a later statement. CACHE 1 is part of that promise. Gaps are normal.';
-COMMENT ON COLUMN outbox_events.xid IS 'The transaction that wrote it. Never name it in an INSERT: the relay finds late commits by it.';
+COMMENT ON TABLE outbox_events IS
+    'Events that are to reach Kafka, written in the transaction that they tell of. Append-only: '
+    'never updated, never deleted from; days that were sent are dropped whole.';
+COMMENT ON COLUMN outbox_events.id IS
+    'Order within an aggregate: drawn while the transaction holds the aggregate''s row lock, in a '
+    'later statement. CACHE 1 is part of that promise. Gaps are normal.';
+COMMENT ON COLUMN outbox_events.xid IS
+    'The transaction that wrote it. Never name it in an INSERT: the relay finds late commits by '
+    'it.';
 COMMENT ON COLUMN outbox_events.event_id IS 'What consumers deduplicate by.';
 COMMENT ON COLUMN outbox_events.aggregate_type IS 'Topic name without its prefix.';
-COMMENT ON COLUMN outbox_events.aggregate_id IS 'Record key: events of one aggregate keep their order.';
-COMMENT ON COLUMN outbox_events.aggregate_version IS '1, 2, 3 … without a gap for each aggregate, for consumers that need it. The relay does not look at it.';
+COMMENT ON COLUMN outbox_events.aggregate_id IS
+    'Record key: events of one aggregate keep their order.';
+COMMENT ON COLUMN outbox_events.aggregate_version IS
+    '1, 2, 3 … without a gap for each aggregate, for consumers that need it. The relay does not '
+    'look at it.';
 COMMENT ON COLUMN outbox_events.payload IS 'Record value; the relay passes it on byte for byte.';
-COMMENT ON COLUMN outbox_events.headers IS 'Further record headers, text to text, such as traceparent.';
+COMMENT ON COLUMN outbox_events.headers IS
+    'Further record headers, text to text, such as traceparent.';
 
 CREATE TABLE outbox_cursors (
     relay             text        PRIMARY KEY,
@@ -39,16 +49,33 @@ CREATE TABLE outbox_cursors (
     fencing_token     bigint      NOT NULL DEFAULT 0,
     CHECK ((chunk_after IS NULL) = (chunk_seen IS NULL))
 ) WITH (fillfactor = 10);
-COMMENT ON TABLE outbox_cursors IS 'How far each relay has read, and which process is its leader. One row per relay name.';
-COMMENT ON COLUMN outbox_cursors.batches IS 'How many batches lie behind the cursor. The progress record in Kafka counts them, too: one that is ahead of this row by events that the outbox has not shows that the database went back.';
+COMMENT ON TABLE outbox_cursors IS
+    'How far each relay has read, and which process is its leader. One row per relay name.';
+COMMENT ON COLUMN outbox_cursors.batches IS
+    'How many batches lie behind the cursor. The progress record in Kafka counts them, too: one '
+    'that is ahead of this row by events that the outbox has not shows that the database went '
+    'back.';
 COMMENT ON COLUMN outbox_cursors.last_id IS 'Highest id read. Never goes down.';
-COMMENT ON COLUMN outbox_cursors.seen IS 'The snapshot last_id was read in. Rows with a lower id that it could not see are the stragglers of the next read.';
-COMMENT ON COLUMN outbox_cursors.chunk_after IS 'Set while more stragglers than one batch holds go out in chunks: the id the last chunk ended at.';
-COMMENT ON COLUMN outbox_cursors.chunk_seen IS 'The snapshot that the chunked stragglers were counted in.';
-COMMENT ON COLUMN outbox_cursors.system_identifier IS 'The database cluster that last_id and seen belong to. Another cluster or database means a restore: the relay refuses to start.';
-COMMENT ON COLUMN outbox_cursors.epoch IS 'Progress records of another epoch count no longer. An operator sets a new one to say: after a restore, go on from this row.';
-COMMENT ON COLUMN outbox_cursors.lease_until IS 'By the database''s clock. The leader renews it every third of the lease; a standby takes it when it has run out. -infinity: given back.';
-COMMENT ON COLUMN outbox_cursors.fencing_token IS 'Goes up with every change of leader and stands in the WHERE of every move of the cursor, so a leader that lost its lease can move nothing.';
+COMMENT ON COLUMN outbox_cursors.seen IS
+    'The snapshot last_id was read in. Rows with a lower id that it could not see are the '
+    'stragglers of the next read.';
+COMMENT ON COLUMN outbox_cursors.chunk_after IS
+    'Set while more stragglers than one batch holds go out in chunks: the id the last chunk ended '
+    'at.';
+COMMENT ON COLUMN outbox_cursors.chunk_seen IS
+    'The snapshot that the chunked stragglers were counted in.';
+COMMENT ON COLUMN outbox_cursors.system_identifier IS
+    'The database cluster that last_id and seen belong to. Another cluster or database means a '
+    'restore: the relay refuses to start.';
+COMMENT ON COLUMN outbox_cursors.epoch IS
+    'Progress records of another epoch count no longer. An operator sets a new one to say: after '
+    'a restore, go on from this row.';
+COMMENT ON COLUMN outbox_cursors.lease_until IS
+    'By the database''s clock. The leader renews it every third of the lease; a standby takes it '
+    'when it has run out. -infinity: given back.';
+COMMENT ON COLUMN outbox_cursors.fencing_token IS
+    'Goes up with every change of leader and stands in the WHERE of every move of the cursor, so '
+    'a leader that lost its lease can move nothing.';
 
 CREATE TABLE outbox_dead_letters (
     relay             text        NOT NULL,
@@ -73,13 +100,21 @@ CREATE TABLE outbox_dead_letters (
 );
 CREATE INDEX outbox_dead_letters_unsent ON outbox_dead_letters (relay, aggregate_type, aggregate_id) WHERE state IN ('parked', 'retry');
 CREATE INDEX outbox_dead_letters_undecided ON outbox_dead_letters (relay, aggregate_type, aggregate_id) WHERE state = 'parked' AND refusal IS NOT NULL;
-COMMENT ON TABLE outbox_dead_letters IS 'Events that the broker refused, and the events of the same aggregates behind them, which wait so that their order holds. Copies: the outbox drops its days.';
-COMMENT ON COLUMN outbox_dead_letters.refusal IS 'Why the broker refused it. NULL: it was not refused, it waits behind one that was.';
-COMMENT ON COLUMN outbox_dead_letters.went_ahead IS 'Events of the same aggregate, behind this one, that were on the topic already when it was refused.';
-COMMENT ON COLUMN outbox_dead_letters.state IS 'parked: waits for an operator, or behind one that does. retry: an operator wants it sent again. sent: it was. skipped: it never will be; the note says why.';
+COMMENT ON TABLE outbox_dead_letters IS
+    'Events that the broker refused, and the events of the same aggregates behind them, which '
+    'wait so that their order holds. Copies: the outbox drops its days.';
+COMMENT ON COLUMN outbox_dead_letters.refusal IS
+    'Why the broker refused it. NULL: it was not refused, it waits behind one that was.';
+COMMENT ON COLUMN outbox_dead_letters.went_ahead IS
+    'Events of the same aggregate, behind this one, that were on the topic already when it was '
+    'refused.';
+COMMENT ON COLUMN outbox_dead_letters.state IS
+    'parked: waits for an operator, or behind one that does. retry: an operator wants it sent '
+    'again. sent: it was. skipped: it never will be; the note says why.';
 
--- There is no default partition, and no lock that readers or writers conflict with: see idempotency_keys_make_partitions. A
--- writer that meets a missing day gets 23514, makes the day with this function and runs its transaction again.
+-- There is no default partition, and no lock that readers or writers conflict with: see
+-- idempotency_keys_make_partitions. A writer that meets a missing day gets 23514, makes the day
+-- with this function and runs its transaction again.
 -- +goose StatementBegin
 CREATE FUNCTION outbox_events_make_partitions(ahead int) RETURNS int
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp SET timezone = 'UTC' AS $$
@@ -107,7 +142,10 @@ BEGIN
     RETURN made;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION outbox_events_make_partitions IS 'Makes the partitions of today and of the days ahead, and returns how many it made. It holds up no reader and no writer. API and relay call it every ten minutes, and so does a writer that meets a missing day.';
+COMMENT ON FUNCTION outbox_events_make_partitions IS
+    'Makes the partitions of today and of the days ahead, and returns how many it made. It holds '
+    'up no reader and no writer. API and relay call it every ten minutes, and so does a writer '
+    'that meets a missing day.';
 
 -- +goose StatementBegin
 CREATE FUNCTION outbox_events_drop_partitions(keep interval) RETURNS int
@@ -125,15 +163,17 @@ BEGIN
     FOR part IN SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
                 WHERE i.inhparent = 'outbox_events'::regclass AND c.relname ~ '^outbox_events_[0-9]{8}$'
                   AND to_date(right(c.relname, 8), 'YYYYMMDD') + 1 < now() - keep ORDER BY 1 LOOP
-        -- Sent: every relay's cursor is behind all rows, and no row is a straggler that it has still to send. Both conditions
-        -- read the end of an index. With no cursor at all nothing was ever sent.
+        -- Sent: every relay's cursor is behind all rows, and no row is a straggler that it has
+        -- still to send. Both conditions read the end of an index. With no cursor at all nothing
+        -- was ever sent.
         unsent := format('SELECT NOT EXISTS (SELECT FROM outbox_cursors) OR EXISTS (
             SELECT FROM outbox_cursors c WHERE c.chunk_after IS NOT NULL
                 OR EXISTS (SELECT FROM %1$I o WHERE o.id > c.last_id)
                 OR EXISTS (SELECT FROM %1$I o WHERE o.xid >= pg_snapshot_xmin(c.seen) AND NOT pg_visible_in_snapshot(o.xid, c.seen)))', part);
         EXECUTE unsent INTO waits;
         EXIT WHEN waits;
-        -- Then the lock, the check again, the drop: what the first check saw may have changed before the lock was there.
+        -- Then the lock, the check again, the drop: what the first check saw may have changed
+        -- before the lock was there.
         LOCK TABLE ONLY outbox_events IN ACCESS EXCLUSIVE MODE; -- parent before partition, as everybody locks them
         EXECUTE format('LOCK TABLE %I IN ACCESS EXCLUSIVE MODE', part);
         EXECUTE unsent INTO waits;
@@ -144,7 +184,10 @@ BEGIN
     RETURN dropped;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION outbox_events_drop_partitions IS 'Drops the partitions older than keep that every relay has sent, and returns how many. Waits at most 50 ms for a lock and then fails with 55P03: call it again. The relay calls it every ten minutes.';
+COMMENT ON FUNCTION outbox_events_drop_partitions IS
+    'Drops the partitions older than keep that every relay has sent, and returns how many. Waits '
+    'at most 50 ms for a lock and then fails with 55P03: call it again. The relay calls it every '
+    'ten minutes.';
 REVOKE ALL ON FUNCTION outbox_events_make_partitions, outbox_events_drop_partitions FROM PUBLIC;
 SELECT outbox_events_make_partitions(7);
 

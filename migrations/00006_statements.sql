@@ -8,7 +8,10 @@ CREATE TABLE statements (
     credits_minor bigint NOT NULL CHECK (credits_minor >= 0),
     PRIMARY KEY (account_id, day)
 );
-COMMENT ON TABLE statements IS 'The sample consumer''s own table: what moved on an account on a UTC day, built from payment events alone. Counting is not idempotent by nature: that it is right shows that every event took effect once.';
+COMMENT ON TABLE statements IS
+    'The sample consumer''s own table: what moved on an account on a UTC day, built from payment '
+    'events alone. Counting is not idempotent, so correct counts show that every event took '
+    'effect once.';
 
 -- +goose Down
 DROP TABLE statements;

@@ -1,5 +1,6 @@
--- What each program may do, and no more. The roles are the cluster's: they may exist already (with LOGIN and a password of
--- the operator's choice, or from another database), and two migrations may run at once.
+-- What each program may do, and no more. Roles belong to the cluster: they may exist already (with
+-- LOGIN and a password of the operator's choice, or from another database), and two migrations may
+-- run at once.
 -- +goose Up
 -- +goose StatementBegin
 DO $$
@@ -11,16 +12,16 @@ BEGIN
                 EXECUTE format('CREATE ROLE %I NOLOGIN', r);
             END IF;
         EXCEPTION WHEN duplicate_object OR unique_violation THEN
-            NULL; -- another migration was faster
+            NULL; -- a concurrent migration created it
         END;
     END LOOP;
 END $$;
 -- +goose StatementEnd
 
--- Functions run as their owner here: nobody else may put one where they would find it.
+-- The functions run as their owner, so no other role may create objects on their search path.
 REVOKE CREATE ON SCHEMA public FROM PUBLIC;
 
--- api_write: the one transaction. It deletes nothing, and of what exists it changes balances only.
+-- api_write: the one transaction. It deletes nothing, and changes nothing but balances.
 GRANT SELECT ON tenants, clients, credentials TO api_write;
 GRANT SELECT, INSERT ON accounts, payments, ledger_entries, idempotency_keys TO api_write;
 GRANT UPDATE (balance_minor, entry_count) ON accounts TO api_write;
@@ -28,32 +29,38 @@ GRANT INSERT ON outbox_events TO api_write;
 GRANT SELECT, INSERT, UPDATE ON idempotency_retention TO api_write;
 GRANT EXECUTE ON FUNCTION idempotency_keys_make_partitions, outbox_events_make_partitions TO api_write;
 
--- api_read: what GET shows, and only the tenant's own rows. A query that forgets its tenant finds nothing.
+-- api_read: what GET shows, the tenant's own rows only. Without a tenant a query finds nothing.
 GRANT SELECT ON accounts, payments, ledger_entries, idempotency_keys, idempotency_retention TO api_read;
 ALTER TABLE accounts ENABLE ROW LEVEL SECURITY;
 ALTER TABLE payments ENABLE ROW LEVEL SECURITY;
 ALTER TABLE ledger_entries ENABLE ROW LEVEL SECURITY;
 ALTER TABLE idempotency_keys ENABLE ROW LEVEL SECURITY;
-CREATE POLICY own_tenant ON accounts FOR SELECT TO api_read USING (tenant_id = nullif(current_setting('oncepay.tenant', true), '')::uuid);
--- As text, which no index has: else the list of one account's payments may be read by the primary key, through all of the tenant's.
-CREATE POLICY own_tenant ON payments FOR SELECT TO api_read USING (tenant_id::text = current_setting('oncepay.tenant', true));
-CREATE POLICY own_tenant ON idempotency_keys FOR SELECT TO api_read USING (tenant_id = nullif(current_setting('oncepay.tenant', true), '')::uuid);
--- A scalar sub-query, read by primary key for each row: as EXISTS the planner may hash all accounts for one page of entries.
+CREATE POLICY own_tenant ON accounts FOR SELECT TO api_read
+    USING (tenant_id = nullif(current_setting('oncepay.tenant', true), '')::uuid);
+-- As text, which no index covers: otherwise one account's payments may be read by the primary key,
+-- through all payments of the tenant.
+CREATE POLICY own_tenant ON payments FOR SELECT TO api_read
+    USING (tenant_id::text = current_setting('oncepay.tenant', true));
+CREATE POLICY own_tenant ON idempotency_keys FOR SELECT TO api_read
+    USING (tenant_id = nullif(current_setting('oncepay.tenant', true), '')::uuid);
+-- A scalar sub-query, by primary key for each row: with EXISTS the planner may hash all accounts to
+-- show one page of entries.
 CREATE POLICY own_tenant ON ledger_entries FOR SELECT TO api_read USING (
     (SELECT a.tenant_id FROM accounts a WHERE a.id = account_id) = nullif(current_setting('oncepay.tenant', true), '')::uuid);
--- A write batch spans tenants: there the isolation is in the statements.
+-- A write batch spans tenants: there the statements isolate them.
 CREATE POLICY every_tenant ON accounts TO api_write USING (true) WITH CHECK (true);
 CREATE POLICY every_tenant ON payments TO api_write USING (true) WITH CHECK (true);
 CREATE POLICY every_tenant ON ledger_entries TO api_write USING (true) WITH CHECK (true);
 CREATE POLICY every_tenant ON idempotency_keys TO api_write USING (true) WITH CHECK (true);
 
--- relay: reads the outbox, keeps its cursor, and keeps partitions through the functions that their packages bring.
+-- relay: reads the outbox, keeps its cursor, and keeps partitions through the functions that their
+-- packages bring.
 GRANT SELECT ON outbox_events TO relay;
 GRANT SELECT, INSERT, UPDATE ON outbox_cursors, outbox_dead_letters TO relay;
 GRANT EXECUTE ON FUNCTION outbox_events_make_partitions, outbox_events_drop_partitions TO relay;
 GRANT EXECUTE ON FUNCTION idempotency_keys_make_partitions, idempotency_keys_drop_partitions TO relay;
 
--- consumer: another team's service. It sees its own tables only.
+-- consumer: another team's service, which sees only its own tables.
 GRANT SELECT, INSERT ON inbox_events TO consumer;
 GRANT SELECT, INSERT, UPDATE ON inbox_dead_letters TO consumer;
 GRANT SELECT, INSERT, UPDATE, DELETE ON inbox_sequences TO consumer;
@@ -61,7 +68,7 @@ GRANT SELECT ON inbox_horizon TO consumer;
 GRANT EXECUTE ON FUNCTION inbox_events_make_partitions, inbox_events_drop_partitions TO consumer;
 GRANT SELECT, INSERT, UPDATE ON statements TO consumer;
 
--- Every program compares the schema's version with its own when it starts.
+-- Every program checks the schema's version when it starts.
 GRANT SELECT ON goose_db_version TO api_write, api_read, relay, consumer;
 
 -- +goose Down
@@ -77,4 +84,4 @@ ALTER TABLE accounts DISABLE ROW LEVEL SECURITY;
 ALTER TABLE payments DISABLE ROW LEVEL SECURITY;
 ALTER TABLE ledger_entries DISABLE ROW LEVEL SECURITY;
 ALTER TABLE idempotency_keys DISABLE ROW LEVEL SECURITY;
-DROP OWNED BY api_write, api_read, relay, consumer; -- in this database; the roles themselves are the cluster's
+DROP OWNED BY api_write, api_read, relay, consumer; -- in this database; the roles themselves stay

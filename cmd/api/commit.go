@@ -21,7 +21,7 @@ func newGroup(
 	p *payments.Processor, cfg config.API, metrics *telemetry.API, log *slog.Logger,
 ) *group {
 	return groupcommit.New(p.Process, groupcommit.Options{
-		Committers: cfg.Committers, Most: cfg.BatchMax, Split: oneIsToBlame,
+		Committers: cfg.Committers, MaxBatch: cfg.BatchMax, Split: oneIsToBlame,
 		OnBatch: func(b groupcommit.Batch) {
 			metrics.Committed(b.Size, b.Waited, b.Took, b.Err != nil)
 

@@ -87,10 +87,10 @@ func openPools(ctx context.Context, cfg config.API, log *slog.Logger) (p *pools,
 	}
 
 	if cfg.DatabaseReadURL != cfg.DatabaseURL {
-		return p, program.Together(ctx, write, read)
+		return p, program.StartAll(ctx, write, read)
 	}
 	// One after the other, so that a database that is away is reported once.
-	return p, program.Together(ctx, func(ctx context.Context) error {
+	return p, program.StartAll(ctx, func(ctx context.Context) error {
 		if err := write(ctx); err != nil {
 			return err
 		}

@@ -70,7 +70,7 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 		Topics: []string{cfg.TopicPrefix + "payments", cfg.TopicPrefix + "accounts"},
 	}
 	var pool *pgxpool.Pool
-	err = program.Together(ctx, func(ctx context.Context) (err error) {
+	err = program.StartAll(ctx, func(ctx context.Context) (err error) {
 		if pool, err = postgres.Open(ctx, cfg.DatabaseURL, "consumer", 4, log); err != nil {
 			return err
 		}

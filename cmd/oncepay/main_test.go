@@ -163,7 +163,7 @@ func TestEveryMistakeIsOneLineAndTouchesNothing(t *testing.T) {
 		{pay + " -reference caf\xe9", "-description and -reference must be UTF-8 (oncepay pay -h explains it)"},
 		{pay + " -currency EURO", "-currency must be an ISO 4217 code in capitals, such as USD (oncepay pay -h explains it)"},
 		{pay + " -timeout 0s", "-timeout must be more than nothing, such as 30s (oncepay pay -h explains it)"},
-		{pay + " -key order\t1", "-key: the Idempotency-Key header is invalid: only visible ASCII characters are allowed, without blanks (oncepay pay -h explains it)"},
+		{pay + " -key order\t1", "-key: the Idempotency-Key header is invalid: only visible ASCII characters are allowed, no spaces (oncepay pay -h explains it)"},
 		{pay, "ONCEPAY_TOKEN is no credential: one begins with oncepay_ and has a checksum, so a character is wrong or missing"},
 	} {
 		var args []string

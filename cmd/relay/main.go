@@ -74,7 +74,7 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	producer := kafka.Producer{Brokers: cfg.Brokers, TopicPrefix: cfg.TopicPrefix, Topics: topics, Source: "/oncepay",
 		ExactlyOnce: exactlyOnce, DrainOnPartitionChange: cfg.PartitionChange == "drain", Options: options}
 	var pool *pgxpool.Pool
-	err = program.Together(ctx, func(ctx context.Context) (err error) {
+	err = program.StartAll(ctx, func(ctx context.Context) (err error) {
 		if pool, err = postgres.Open(ctx, cfg.DatabaseURL, "relay", 4, log); err != nil {
 			return err
 		}

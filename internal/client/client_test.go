@@ -19,8 +19,8 @@ import (
 	"github.com/oncepay/oncepay/internal/client"
 )
 
-// script answers one request after the other, the last reply again and again, and remembers the requests. It is a service
-// without a network, so that time in a synctest bubble stands still while nobody waits.
+// script answers one request after the other, the last reply again and again, and remembers the
+// requests. It is a service without a network, so that the clock of a synctest bubble works.
 type script struct {
 	replies  []reply
 	requests []seen
@@ -73,7 +73,8 @@ type broken struct{}
 
 func (broken) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// post sends one request to the service that replies so, and ends after ten seconds of the bubble's time.
+// post sends one request to the service that replies so, and ends after ten seconds of the bubble's
+// time.
 func post(t *testing.T, replies ...reply) (s *script, a client.Answer, err error, attempts []client.Attempt) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -106,7 +107,7 @@ func problem(status int, code, retry string, header ...string) reply {
 	return r
 }
 
-func TestWhatSettlesNothingIsRepeatedUnderTheSameKeyWithTheSameBody(t *testing.T) {
+func TestPostRepeatsUntilFinal(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]reply{
 		"a cut connection":              {err: errCut},
@@ -146,7 +147,7 @@ func TestWhatSettlesNothingIsRepeatedUnderTheSameKeyWithTheSameBody(t *testing.T
 	}
 }
 
-func TestAnAnswerThatStandsIsAskedForOnce(t *testing.T) {
+func TestFinalAnswerIsAskedForOnce(t *testing.T) {
 	t.Parallel()
 	for _, said := range []reply{
 		made("false"), made("true"),
@@ -167,7 +168,7 @@ func TestAnAnswerThatStandsIsAskedForOnce(t *testing.T) {
 	}
 }
 
-func TestItWaitsAsLongAsItIsAskedTo(t *testing.T) {
+func TestPostHonoursRetryAfter(t *testing.T) {
 	t.Parallel()
 	for asked, least := range map[string]time.Duration{"1": time.Second, "3": 3 * time.Second, "0": 0, "-1": 0, "soon": 0} {
 		s, _, err, _ := post(t, problem(409, "request-in-progress", "same-key", "Retry-After", asked), made("true"))
@@ -180,7 +181,7 @@ func TestItWaitsAsLongAsItIsAskedTo(t *testing.T) {
 	}
 }
 
-func TestPausesGrowAndStayShortEnoughToBeBackSoon(t *testing.T) {
+func TestPausesGrowToTwoSeconds(t *testing.T) {
 	t.Parallel()
 	s, _, err, _ := post(t, reply{err: errCut})
 	if !errors.Is(err, client.ErrUnknown) || len(s.requests) < 8 || len(s.requests) > 200 {
@@ -193,7 +194,7 @@ func TestPausesGrowAndStayShortEnoughToBeBackSoon(t *testing.T) {
 	}
 }
 
-func TestTheOutcomeIsUnknownWhenTimeIsUp(t *testing.T) {
+func TestOutcomeUnknownAtDeadline(t *testing.T) {
 	t.Parallel()
 	_, a, err, _ := post(t, problem(503, "unavailable", "same-key", "Retry-After", "60"))
 	if !errors.Is(err, client.ErrUnknown) || a.Status != 503 || !strings.Contains(err.Error(), "answer 503 unavailable") {
@@ -205,7 +206,8 @@ func TestTheOutcomeIsUnknownWhenTimeIsUp(t *testing.T) {
 	}
 }
 
-// Every answer that can follow on an attempt of unknown outcome, and the same answer to the first attempt.
+// Every answer that can follow on an attempt of unknown outcome, and the same answer to the first
+// attempt.
 func TestRefusalAfterUnknownAttempt(t *testing.T) {
 	t.Parallel()
 	unknown := map[string]reply{
@@ -263,8 +265,9 @@ func TestRefusalAfterUnknownAttempt(t *testing.T) {
 	}
 }
 
-// truth is a service that knows whether it was paid. It loses requests and replies, and at any moment may refuse everything
-// before it looks at the key, as after a deploy or without a credential.
+// truth is a service that knows whether it was paid. It loses requests and replies, and at any
+// moment may refuse everything before it looks at the key, as after a deploy or without a
+// credential.
 type truth struct {
 	chance *rand.Rand
 	paid   bool
@@ -329,7 +332,7 @@ func TestRefusedMeansNotPaid(t *testing.T) {
 	}
 }
 
-func TestARequestIsRepeatedByNobodyElse(t *testing.T) {
+func TestTransportRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	var requests atomic.Int32
 	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -338,7 +341,7 @@ func TestARequestIsRepeatedByNobodyElse(t *testing.T) {
 			w.Header().Set("Idempotent-Replayed", "false")
 			w.WriteHeader(http.StatusCreated)
 		case 2:
-			panic(http.ErrAbortHandler) // it may have paid, and nobody hears of it
+			panic(http.ErrAbortHandler) // it may have paid, but no client hears of it
 		default: // meanwhile the credential was revoked
 			w.Header().Set("Content-Type", "application/problem+json")
 			w.WriteHeader(http.StatusUnauthorized)
@@ -374,7 +377,7 @@ func TestAttemptedSeesEveryAttempt(t *testing.T) {
 	}
 }
 
-func TestGetAsksOnceAndNamesNoKey(t *testing.T) {
+func TestGetAsksOnceWithoutKey(t *testing.T) {
 	t.Parallel()
 	for _, said := range []reply{{status: 200, body: "{}"}, problem(404, "not-found", "never"), problem(503, "unavailable", "same-key"), {err: errCut}} {
 		s := &script{replies: []reply{said}}
@@ -386,7 +389,7 @@ func TestGetAsksOnceAndNamesNoKey(t *testing.T) {
 	}
 }
 
-func TestABodyThatCannotBeWrittenIsNotAnUnknownOutcome(t *testing.T) {
+func TestUnencodableBodyIsNotUnknown(t *testing.T) {
 	t.Parallel()
 	s := &script{}
 	c := client.Client{URL: "http://service", HTTP: &http.Client{Transport: s}}

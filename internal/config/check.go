@@ -11,11 +11,12 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// checkText returns what is wrong with a value that is text. It must not repeat any of it.
+// checkText returns what is wrong with a text value. It must not repeat any part of it.
 func (v variable) checkText(raw string) (problem string) {
 	if len(v.oneof) > 0 && !slices.Contains(v.oneof, raw) {
 		return "must be " + strings.Join(v.oneof, " or ")
 	}
+
 	switch v.check {
 	case "":
 		return ""
@@ -29,18 +30,15 @@ func (v variable) checkText(raw string) (problem string) {
 	case "brokers":
 		return checkBrokers(raw)
 	case "url":
-		if u, err := url.Parse(raw); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" {
-			return "must be a URL that begins with http:// or https://, without a user or a query"
-		}
-		return ""
+		return checkURL(raw)
 	case "certificates":
 		if _, err := certificates(raw); err != nil {
-			return "must be a file that can be read and has certificates in PEM"
+			return "must be a readable file of certificates in PEM"
 		}
 		return ""
 	case "secret":
 		if _, err := secret(raw); err != nil {
-			return "must be a file that can be read and is not empty"
+			return "must be a readable file that is not empty"
 		}
 		return ""
 	case "relay":
@@ -50,42 +48,61 @@ func (v variable) checkText(raw string) (problem string) {
 		return ""
 	case "topic":
 		if !topicPrefix.MatchString(raw) {
-			return "must be what Kafka allows in a topic's name: up to 200 letters, digits, dots, hyphens and underscores"
+			return "must be up to 200 letters, digits, dots, hyphens and underscores"
 		}
 		return ""
 	}
 	panic("config: no check " + v.check)
 }
 
-// A topic's name has at most 249 characters, and what follows the prefix needs some.
+// A topic's name has at most 249 characters; this leaves room for what follows the prefix.
 var topicPrefix = regexp.MustCompile(`^[A-Za-z0-9._-]{1,200}$`)
 
-// A relay's name is at the end of a topic's.
+// A relay's name is the end of a topic's name.
 var relayName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,30}$`)
 
-// checkPostgres lets the driver decide, since it reads more than net/url does (several hosts, sockets). Its error text
-// is not shown: it hides passwords on a best-effort basis only, and one with an unescaped @ or / looks like a port.
+func checkURL(raw string) string {
+	const problem = "must be a URL that begins with http:// or https://, without a user or a query"
+
+	u, err := url.Parse(raw)
+	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" {
+		return problem
+	}
+	if u.Scheme != "http" && u.Scheme != "https" {
+		return problem
+	}
+	return ""
+}
+
+// checkPostgres asks the driver, which accepts more than net/url does (several hosts, sockets). It
+// does not show the driver's text, which hides passwords on a best-effort basis only: one with an
+// unescaped @ or / looks like a port.
 func checkPostgres(raw string) string {
 	if !strings.HasPrefix(raw, "postgres://") && !strings.HasPrefix(raw, "postgresql://") {
 		return "must be a URL that begins with postgres://"
 	}
+
 	cfg, err := pgx.ParseConfig(raw)
 	if err != nil {
-		return "is a URL that Postgres drivers cannot use (look at port, sslmode, certificate files, and % @ / in the password, which must be percent-encoded)"
+		return "is a URL that the Postgres driver cannot use (check port, sslmode, certificate files, " +
+			"and % @ / in the password, which must be percent-encoded)"
 	}
+
 	switch cfg.DefaultQueryExecMode {
 	case pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe:
 		return ""
 	}
-	// The simple protocol puts values into the statement's text (GHSA-j88v-2chj-qfwx); the others were never tried.
-	return "must have no other default_query_exec_mode than cache_statement or cache_describe"
+	// The simple protocol puts values into the statement's text (GHSA-j88v-2chj-qfwx); the others
+	// are untested.
+	return "must have default_query_exec_mode cache_statement or cache_describe, or none"
 }
 
 func checkBrokers(raw string) string {
 	for i, broker := range strings.Split(raw, ",") {
 		host, port, err := net.SplitHostPort(strings.TrimSpace(broker))
 		if err != nil || host == "" || !isPort(port, 1) {
-			return "must be host:port separated by commas, without a scheme; number " + strconv.Itoa(i+1) + " is not"
+			return "must be host:port separated by commas, without a scheme; " +
+				"number " + strconv.Itoa(i+1) + " is not"
 		}
 	}
 	return ""

@@ -1,14 +1,14 @@
 // Package config reads the environment of each program into one struct, in one place.
 //
-// A loader reports everything that is missing or wrong at once, one line per variable, each with an example of a right
-// value. The text never repeats a value: a password may have landed in any of them. Unset and empty are the same. It
-// does not try a value out: whether the database answers is for the program to find.
+// A loader reports everything that is missing or wrong at once, one line per variable, each with a
+// valid example. The text never repeats a value: any of them may contain a password. Unset and empty
+// are the same. A loader does not try values out: whether the database answers, the program finds out.
 //
 // The struct tags are the documentation: Table and Usage are made from them.
 //
 //	env      the variable
-//	default  taken when it is unset, empty included; "$NAME" is the value of another variable; without: it is required
-//	example  a right value, where the default is none
+//	default  the value if unset; "$NAME" is the value of another variable; without it, required
+//	example  a valid value, if there is no default to show
 //	min, max bounds, both inclusive
 //	oneof    the only values, separated by spaces
 //	check    the name of a further check
@@ -47,10 +47,10 @@ type Relay struct {
 
 	Name            string        `env:"RELAY_NAME" default:"main" check:"relay" help:"the cursor and lease that this instance shares with its standbys"`
 	Delivery        string        `env:"RELAY_DELIVERY" default:"at-least-once" oneof:"at-least-once exactly-once" help:"what a crash of relay or broker repeats. at-least-once: what was in hand; exactly-once: nothing that readers with read_committed see"`
-	Lease           time.Duration `env:"RELAY_LEASE" default:"3s" min:"1s" max:"1m" help:"how long a dead leader holds up its standbys"`
+	Lease           time.Duration `env:"RELAY_LEASE" default:"3s" min:"1s" max:"1m" help:"how long standbys wait for a dead leader"`
 	Batch           int           `env:"RELAY_BATCH" default:"2500" min:"1" max:"10000" help:"most events read at once, with exactly-once four times as many; a crash repeats two batches at most"`
 	Compression     string        `env:"RELAY_COMPRESSION" default:"snappy" oneof:"none gzip snappy lz4 zstd" help:"of the records on Kafka; every consumer's client must know the codec"`
-	PartitionChange string        `env:"RELAY_PARTITION_CHANGE" default:"refuse" oneof:"refuse drain" help:"when a topic has other partitions than its events were sent with. refuse: nothing more is sent; drain: the relay goes on once all that was sent is acknowledged"`
+	PartitionChange string        `env:"RELAY_PARTITION_CHANGE" default:"refuse" oneof:"refuse drain" help:"what to do when a topic's number of partitions changed. refuse: send nothing more; drain: go on once everything sent is acknowledged"`
 	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" default:"168h" min:"1h" help:"how long events stay in the outbox after they were sent"`
 
 	AdminAddr string `env:"ADMIN_ADDR" default:"127.0.0.1:9091" check:"listen" help:"where metrics, pprof, /livez and /readyz are served; keep it private"`
@@ -62,7 +62,7 @@ type Consumer struct {
 	DatabaseURL string `env:"DATABASE_URL" check:"postgres" example:"postgres://consumer:secret@localhost:5432/oncepay" help:"Postgres, as a login with the role consumer"`
 	Kafka
 	Group          string        `env:"CONSUMER_GROUP" default:"statements" help:"Kafka consumer group; its instances share the partitions"`
-	InboxRetention time.Duration `env:"INBOX_RETENTION" default:"720h" min:"24h" help:"for how long events are known, so that none takes effect twice; a day longer than retention.ms and segment.ms of the topics together, or the inbox is not trimmed"`
+	InboxRetention time.Duration `env:"INBOX_RETENTION" default:"720h" min:"24h" help:"how long events are remembered, so that none takes effect twice; must exceed retention.ms plus segment.ms of the topics by a day, or the inbox is not trimmed"`
 
 	AdminAddr string `env:"ADMIN_ADDR" default:"127.0.0.1:9092" check:"listen" help:"where metrics, pprof, /livez and /readyz are served; keep it private"`
 	Log
@@ -88,18 +88,18 @@ type Caller struct {
 	Token string `env:"ONCEPAY_TOKEN" example:"oncepay_…, as seed or credentials create showed it" help:"the client's credential, for pay, get and key"`
 }
 
-// Kafka is the broker, how to log in there, and the names on it.
+// Kafka is how to reach the brokers and log in, and the names of topics.
 type Kafka struct {
 	Brokers      []string `env:"KAFKA_BROKERS" check:"brokers" example:"kafka-1:9092,kafka-2:9092" help:"Kafka bootstrap brokers, host:port separated by commas"`
 	TLS          string   `env:"KAFKA_TLS" default:"off" oneof:"off on" help:"on: connections to Kafka are encrypted and the brokers' certificates verified"`
 	CAFile       string   `env:"KAFKA_CA_FILE" default:"" check:"certificates" example:"/etc/kafka/ca.pem" help:"PEM file with the authorities that sign the brokers' certificates; unset: the system's"`
-	Mechanism    string   `env:"KAFKA_SASL_MECHANISM" default:"" oneof:"PLAIN SCRAM-SHA-256 SCRAM-SHA-512" example:"SCRAM-SHA-512" help:"how to log in to Kafka; unset: not at all. PLAIN needs KAFKA_TLS=on"`
-	Username     string   `env:"KAFKA_USERNAME" default:"" example:"relay" help:"who logs in to Kafka"`
-	PasswordFile string   `env:"KAFKA_PASSWORD_FILE" default:"" check:"secret" example:"/run/secrets/kafka" help:"file with the Kafka user's password; read again for each connection"`
-	TopicPrefix  string   `env:"TOPIC_PREFIX" default:"oncepay." check:"topic" help:"put before every topic's name"`
+	Mechanism    string   `env:"KAFKA_SASL_MECHANISM" default:"" oneof:"PLAIN SCRAM-SHA-256 SCRAM-SHA-512" example:"SCRAM-SHA-512" help:"how to log in to Kafka; unset: no login. PLAIN needs KAFKA_TLS=on"`
+	Username     string   `env:"KAFKA_USERNAME" default:"" example:"relay" help:"Kafka user"`
+	PasswordFile string   `env:"KAFKA_PASSWORD_FILE" default:"" check:"secret" example:"/run/secrets/kafka" help:"file with the Kafka user's password; read for each new connection"`
+	TopicPrefix  string   `env:"TOPIC_PREFIX" default:"oncepay." check:"topic" help:"prefix of every topic's name"`
 }
 
-// Log is what the log shows, and how. It goes to standard error.
+// Log configures the log, which goes to standard error.
 type Log struct {
 	LogLevel  slog.Level `env:"LOG_LEVEL" default:"info" help:"debug, info, warn or error"`
 	LogFormat string     `env:"LOG_FORMAT" default:"json" oneof:"json text" help:"json for machines, text for people"`

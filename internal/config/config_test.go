@@ -21,7 +21,7 @@ func env(pairs ...string) func(string) string {
 	return func(name string) string { return values[name] }
 }
 
-func TestEverythingButTheRequiredHasADefault(t *testing.T) {
+func TestDefaults(t *testing.T) {
 	t.Parallel()
 
 	api, err := config.LoadAPI(env("DATABASE_URL", url))
@@ -68,7 +68,7 @@ func TestEverythingButTheRequiredHasADefault(t *testing.T) {
 	}
 }
 
-func TestWhatIsSetWins(t *testing.T) {
+func TestSetVariableWins(t *testing.T) {
 	t.Parallel()
 	got, err := config.LoadAPI(env(
 		"DATABASE_URL", url, "DATABASE_READ_URL", "postgres://a,b/x?target_session_attrs=any", "DATABASE_POOL", "1", "ROW_LEVEL_SECURITY", "off", "HTTP_ADDR", "127.0.0.1:0",
@@ -89,7 +89,7 @@ func TestWhatIsSetWins(t *testing.T) {
 	}
 }
 
-func TestAllProblemsAreReportedTogetherOneLineEachWithAnExample(t *testing.T) {
+func TestAllProblemsAreReportedTogether(t *testing.T) {
 	t.Parallel()
 	_, err := config.LoadRelay(env(
 		"KAFKA_BROKERS", "kafka:9092,http://kafka:9092", "RELAY_LEASE", "500ms", "RELAY_BATCH", "many", "OUTBOX_RETENTION", "30d",
@@ -101,7 +101,7 @@ func TestAllProblemsAreReportedTogetherOneLineEachWithAnExample(t *testing.T) {
 	want := strings.TrimSpace(`
 DATABASE_URL is not set, for example DATABASE_URL=postgres://relay:secret@localhost:5432/oncepay
 KAFKA_BROKERS must be host:port separated by commas, without a scheme; number 2 is not, for example KAFKA_BROKERS=kafka-1:9092,kafka-2:9092
-TOPIC_PREFIX must be what Kafka allows in a topic's name: up to 200 letters, digits, dots, hyphens and underscores, for example TOPIC_PREFIX=oncepay.
+TOPIC_PREFIX must be up to 200 letters, digits, dots, hyphens and underscores, for example TOPIC_PREFIX=oncepay.
 RELAY_LEASE must be a duration from 1s to 1m, for example RELAY_LEASE=3s
 RELAY_BATCH must be a whole number from 1 to 10000, for example RELAY_BATCH=2500
 OUTBOX_RETENTION must be a duration from 1h up, for example OUTBOX_RETENTION=168h
@@ -113,7 +113,7 @@ LOG_FORMAT must be json or text, for example LOG_FORMAT=json`)
 	}
 }
 
-func TestAProblemIsReportedOnceEvenIfAnotherVariableFallsBackToIt(t *testing.T) {
+func TestProblemIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	for _, value := range []string{"", "oncepay", "mysql://localhost"} {
 		_, err := config.LoadAPI(env("DATABASE_URL", value))
@@ -123,7 +123,7 @@ func TestAProblemIsReportedOnceEvenIfAnotherVariableFallsBackToIt(t *testing.T) 
 	}
 }
 
-func TestStatementsNeverCarryTheirValuesInTheirText(t *testing.T) {
+func TestStatementsCarryNoValues(t *testing.T) {
 	t.Parallel()
 	for mode, right := range map[string]bool{"cache_statement": true, "cache_describe": true, "describe_exec": false, "exec": false, "simple_protocol": false} {
 		_, err := config.LoadAPI(env("DATABASE_URL", url+"?default_query_exec_mode="+mode))
@@ -133,7 +133,7 @@ func TestStatementsNeverCarryTheirValuesInTheirText(t *testing.T) {
 	}
 }
 
-func TestNoValueIsRepeatedSinceItMayHoldAPassword(t *testing.T) {
+func TestErrorsRepeatNoValue(t *testing.T) {
 	t.Parallel()
 	for _, value := range []string{
 		"postgres://u:hunter2@localhost:http/x",
@@ -159,7 +159,7 @@ func TestNoValueIsRepeatedSinceItMayHoldAPassword(t *testing.T) {
 	}
 }
 
-func TestEveryExampleIsARightValue(t *testing.T) {
+func TestExamplesAreValid(t *testing.T) {
 	t.Parallel()
 	// The errors of an empty environment carry the examples of what is required.
 	_, missing := config.LoadRelay(env())
@@ -174,7 +174,7 @@ func TestEveryExampleIsARightValue(t *testing.T) {
 	}
 }
 
-func TestTheTableNamesEveryVariableAndWhoReadsIt(t *testing.T) {
+func TestTableNamesEveryVariable(t *testing.T) {
 	t.Parallel()
 	table := config.Table()
 	for _, line := range []string{
@@ -198,7 +198,7 @@ func TestTheTableNamesEveryVariableAndWhoReadsIt(t *testing.T) {
 	}
 }
 
-func TestTheUsageOfAProgramListsItsOwnVariablesOnly(t *testing.T) {
+func TestUsageListsOwnVariables(t *testing.T) {
 	t.Parallel()
 	usage := config.Usage("consumer")
 	if !strings.Contains(usage, "CONSUMER_GROUP") || !strings.Contains(usage, "127.0.0.1:9092") || strings.Contains(usage, "RELAY_NAME") {
@@ -206,7 +206,7 @@ func TestTheUsageOfAProgramListsItsOwnVariablesOnly(t *testing.T) {
 	}
 }
 
-func TestTheHalvesOfOncepayDoNotNeedEachOther(t *testing.T) {
+func TestOncepayHalvesAreIndependent(t *testing.T) {
 	t.Parallel()
 	if owner, err := config.LoadOwner(env("DATABASE_URL", url)); err != nil || owner.DatabaseURL != url {
 		t.Errorf("an operator without a token: %+v, %v", owner, err)

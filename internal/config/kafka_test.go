@@ -21,7 +21,7 @@ func TestKafkaLogin(t *testing.T) {
 	}
 	const (
 		half   = "KAFKA_SASL_MECHANISM needs KAFKA_USERNAME and KAFKA_PASSWORD_FILE"
-		secret = "KAFKA_PASSWORD_FILE must be a file that can be read and is not empty, for example KAFKA_PASSWORD_FILE=/run/secrets/kafka"
+		secret = "KAFKA_PASSWORD_FILE must be a readable file that is not empty, for example KAFKA_PASSWORD_FILE=/run/secrets/kafka"
 	)
 	for name, c := range map[string]struct {
 		env  string
@@ -37,7 +37,7 @@ func TestKafkaLogin(t *testing.T) {
 		"PLAIN without TLS":     {"KAFKA_SASL_MECHANISM=PLAIN KAFKA_USERNAME=relay KAFKA_PASSWORD_FILE=" + password, "KAFKA_SASL_MECHANISM=PLAIN needs KAFKA_TLS=on: it sends the password as it is"},
 		"file that is missing":  {"KAFKA_PASSWORD_FILE=" + dir + "/none", secret},
 		"file that is empty":    {"KAFKA_PASSWORD_FILE=" + empty, secret},
-		"authorities, no TLS":   {"KAFKA_CA_FILE=" + password, "KAFKA_CA_FILE must be a file that can be read and has certificates in PEM, for example KAFKA_CA_FILE=/etc/kafka/ca.pem"},
+		"authorities, no TLS":   {"KAFKA_CA_FILE=" + password, "KAFKA_CA_FILE must be a readable file of certificates in PEM, for example KAFKA_CA_FILE=/etc/kafka/ca.pem"},
 		"an unknown mechanism":  {"KAFKA_SASL_MECHANISM=GSSAPI", "KAFKA_SASL_MECHANISM must be PLAIN or SCRAM-SHA-256 or SCRAM-SHA-512, for example KAFKA_SASL_MECHANISM=SCRAM-SHA-512"},
 		"an unknown codec":      {"RELAY_COMPRESSION=brotli", "RELAY_COMPRESSION must be none or gzip or snappy or lz4 or zstd, for example RELAY_COMPRESSION=snappy"},
 		"an illegal relay name": {"RELAY_NAME=a/b", "RELAY_NAME must be up to 30 letters, digits, dots, hyphens and underscores, for example RELAY_NAME=main"},

@@ -26,10 +26,18 @@ func variables(t reflect.Type) []variable {
 		if f.Anonymous {
 			continue // its fields follow
 		}
+
 		v := variable{
-			index: f.Index, name: f.Tag.Get("env"), help: f.Tag.Get("help"), example: f.Tag.Get("example"),
-			min: f.Tag.Get("min"), max: f.Tag.Get("max"), check: f.Tag.Get("check"), oneof: strings.Fields(f.Tag.Get("oneof")),
+			index:   f.Index,
+			name:    f.Tag.Get("env"),
+			help:    f.Tag.Get("help"),
+			example: f.Tag.Get("example"),
+			min:     f.Tag.Get("min"),
+			max:     f.Tag.Get("max"),
+			check:   f.Tag.Get("check"),
+			oneof:   strings.Fields(f.Tag.Get("oneof")),
 		}
+
 		var optional bool
 		v.defaultValue, optional = f.Tag.Lookup("default")
 		v.required = !optional
@@ -45,15 +53,20 @@ func variables(t reflect.Type) []variable {
 func load[T any](getenv func(string) string) (T, error) {
 	var cfg T
 	var problems []error
+
 	for _, v := range variables(reflect.TypeFor[T]()) {
 		field := reflect.ValueOf(&cfg).Elem().FieldByIndex(v.index)
 		if problem := v.set(field, getenv); problem != "" {
-			problems = append(problems, fmt.Errorf("%s %s, for example %s=%s", v.name, problem, v.name, v.example))
+			err := fmt.Errorf("%s %s, for example %s=%s", v.name, problem, v.name, v.example)
+			problems = append(problems, err)
 		}
 	}
+
+	// Only if each variable is valid by itself.
 	if c, is := any(cfg).(interface{ together() []error }); is && len(problems) == 0 {
 		problems = c.together()
 	}
+
 	if err := errors.Join(problems...); err != nil {
 		var none T
 		return none, err
@@ -61,15 +74,15 @@ func load[T any](getenv func(string) string) (T, error) {
 	return cfg, nil
 }
 
-// set reads the variable into its field and returns what is wrong with it, as the end of a sentence that begins with
-// the variable's name.
+// set reads the variable into its field and returns what is wrong with it, as the end of a sentence
+// that begins with the variable's name.
 func (v variable) set(field reflect.Value, getenv func(string) string) (problem string) {
 	raw := getenv(v.name)
 	switch {
 	case raw == "" && v.required:
 		return "is not set"
 	case raw == "" && v.defaultIsReference:
-		// What is wrong with the other variable is reported under its own name.
+		// A problem of the other variable is reported under that one's name.
 		field.SetString(getenv(v.defaultValue[1:]))
 		return ""
 	case raw == "" && v.defaultValue == "":
@@ -77,6 +90,7 @@ func (v variable) set(field reflect.Value, getenv func(string) string) (problem 
 	case raw == "":
 		raw = v.defaultValue
 	}
+
 	switch p := field.Addr().Interface().(type) {
 	case *string:
 		*p = raw
@@ -100,7 +114,9 @@ func (v variable) set(field reflect.Value, getenv func(string) string) (problem 
 	panic("config: no way to read " + v.name + " into a " + field.Type().String())
 }
 
-func setNumber[T int | time.Duration](p *T, v variable, raw string, parse func(string) (T, error), kind string) string {
+func setNumber[T int | time.Duration](
+	p *T, v variable, raw string, parse func(string) (T, error), kind string,
+) string {
 	n, err := parse(raw)
 	low, noLow := parse(v.min)
 	high, noHigh := parse(v.max)
@@ -108,6 +124,7 @@ func setNumber[T int | time.Duration](p *T, v variable, raw string, parse func(s
 		*p = n
 		return ""
 	}
+
 	problem := "must be " + kind
 	if noLow == nil {
 		problem += " from " + v.min

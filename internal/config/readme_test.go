@@ -17,7 +17,7 @@ const (
 	end    = "<!-- end of configuration -->"
 )
 
-func TestTheREADMEShowsEveryVariableAsTheProgramsReadIt(t *testing.T) {
+func TestREADMETableIsCurrent(t *testing.T) {
 	b, err := os.ReadFile(readme)
 	if err != nil {
 		t.Fatal(err)

@@ -19,12 +19,13 @@ var programs = []struct {
 	{"oncepay", reflect.TypeFor[Oncepay]()},
 }
 
-// Table returns all variables as a Markdown table, as it stands in the README. A variable that means the same in
-// several programs has one line; one with another default or meaning has another.
+// Table returns all variables as the Markdown table in the README. A variable has one row for each
+// default or meaning it has; programs that share both share the row.
 func Table() string {
 	type row struct{ name, value, meaning string }
 	var rows []row
 	users := map[row][]string{}
+
 	for _, p := range programs {
 		for _, v := range variables(p.config) {
 			r := row{v.name, v.shownDefault("`"), v.help + v.bounds()}
@@ -34,18 +35,22 @@ func Table() string {
 			users[r] = append(users[r], p.name)
 		}
 	}
+
 	var b strings.Builder
 	b.WriteString("| variable | programs | default | meaning |\n|---|---|---|---|\n")
 	for _, r := range rows {
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", r.name, strings.Join(users[r], ", "), r.value, r.meaning)
+		used := strings.Join(users[r], ", ")
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s |\n", r.name, used, r.value, r.meaning)
 	}
 	return b.String()
 }
 
-// Usage returns the variables of one program ("api", "relay", "consumer", "migrate" or "oncepay") as plain text for its -h.
+// Usage returns the variables of one program ("api", "relay", "consumer", "migrate" or "oncepay")
+// as plain text for its -h.
 func Usage(program string) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+
 	for _, p := range programs {
 		if p.name != program {
 			continue
@@ -54,6 +59,7 @@ func Usage(program string) string {
 			fmt.Fprintf(w, "  %s\t%s\t%s\n", v.name, v.shownDefault(""), v.help+v.bounds())
 		}
 	}
+
 	w.Flush() // to memory: cannot fail
 	return b.String()
 }

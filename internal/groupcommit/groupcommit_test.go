@@ -16,7 +16,7 @@ import (
 	"github.com/oncepay/oncepay/internal/groupcommit"
 )
 
-// store is what items are committed to. A commit takes a millisecond and doubles its items.
+// store is what items are committed to. A commit takes 1 ms and doubles its items.
 type store struct {
 	fail func(items []int) error // asked before anything is committed; it may panic; nil: nothing fails
 
@@ -78,7 +78,8 @@ type answers struct {
 	errs    map[int]error
 }
 
-// send calls Do for each item, in this order, and returns when all are in the queue or on their way.
+// send calls Do for each item, in this order, and returns when all are in the queue or on their
+// way.
 func send(ctx context.Context, g *groupcommit.Group[int, int], items ...int) *answers {
 	a := &answers{results: map[int]int{}, errs: map[int]error{}}
 	for _, n := range items {
@@ -99,7 +100,8 @@ func (a *answers) count() int {
 	return len(a.errs)
 }
 
-// want waits for the answers and fails the test if an item has another error than this; nil: its result must be right.
+// want waits for the answers and fails the test if an item has another error, or no error and a
+// wrong result.
 func (a *answers) want(t *testing.T, want error, items ...int) {
 	t.Helper()
 	a.Wait()
@@ -126,7 +128,8 @@ func run[T, R any](t *testing.T, g *groupcommit.Group[T, R]) (stop func()) {
 	}
 }
 
-// promise is a test in a bubble: its time stands still while anybody works, and what it leaves running fails it.
+// promise runs a test in a synctest bubble: its clock stands still while goroutines work, and a
+// goroutine that is left running fails it.
 func promise(t *testing.T, s *store, o groupcommit.Options, test func(t *testing.T, g *groupcommit.Group[int, int])) {
 	t.Helper()
 	t.Parallel()
@@ -145,7 +148,7 @@ var (
 
 func isBad(err error) bool { return errors.Is(err, errBad) }
 
-func TestALoneItemIsNotDelayed(t *testing.T) {
+func TestLoneItemIsNotDelayed(t *testing.T) {
 	promise(t, &store{}, groupcommit.Options{}, func(t *testing.T, g *groupcommit.Group[int, int]) {
 		for n := range 10 {
 			began := time.Now()
@@ -157,9 +160,9 @@ func TestALoneItemIsNotDelayed(t *testing.T) {
 	})
 }
 
-func TestWhatPilesUpWhileAllAreBusyIsTheNextBatchInOrder(t *testing.T) {
+func TestWaitingItemsAreTheNextBatch(t *testing.T) {
 	s := &store{}
-	promise(t, s, groupcommit.Options{Committers: 1, Most: 5}, func(t *testing.T, g *groupcommit.Group[int, int]) {
+	promise(t, s, groupcommit.Options{Committers: 1, MaxBatch: 5}, func(t *testing.T, g *groupcommit.Group[int, int]) {
 		began := time.Now()
 		send(t.Context(), g, 0, 1, 2, 3, 4, 5, 6, 7, 8).want(t, nil, 0, 1, 2, 3, 4, 5, 6, 7, 8)
 		s.called(t, []int{0}, []int{1, 2, 3, 4, 5}, []int{6, 7, 8})
@@ -169,7 +172,7 @@ func TestWhatPilesUpWhileAllAreBusyIsTheNextBatchInOrder(t *testing.T) {
 	})
 }
 
-func TestNothingWaitsWhileACommitterIsFree(t *testing.T) {
+func TestFreeCommitterTakesItem(t *testing.T) {
 	s := &store{}
 	promise(t, s, groupcommit.Options{Committers: 3}, func(t *testing.T, g *groupcommit.Group[int, int]) {
 		send(t.Context(), g, 0, 1, 2, 3, 4).want(t, nil, 0, 1, 2, 3, 4)
@@ -180,7 +183,7 @@ func TestNothingWaitsWhileACommitterIsFree(t *testing.T) {
 	})
 }
 
-func TestAZeroOptionHasItsStandard(t *testing.T) {
+func TestOptionDefaults(t *testing.T) {
 	s := &store{}
 	promise(t, s, groupcommit.Options{}, func(t *testing.T, g *groupcommit.Group[int, int]) {
 		var all []int
@@ -196,7 +199,7 @@ func TestAZeroOptionHasItsStandard(t *testing.T) {
 	})
 }
 
-func TestWhatDoesNotFitIsRefusedAtOnce(t *testing.T) {
+func TestFullQueueRefuses(t *testing.T) {
 	s := &store{}
 	promise(t, s, groupcommit.Options{Committers: 1, Queue: 2}, func(t *testing.T, g *groupcommit.Group[int, int]) {
 		a := send(t.Context(), g, 0, 1, 2)
@@ -213,7 +216,7 @@ func TestWhatDoesNotFitIsRefusedAtOnce(t *testing.T) {
 	})
 }
 
-func TestWhoGivesUpBeforeItsTurnIsNotCommitted(t *testing.T) {
+func TestCallerGoneWhileWaiting(t *testing.T) {
 	s := &store{}
 	promise(t, s, groupcommit.Options{Committers: 1}, func(t *testing.T, g *groupcommit.Group[int, int]) {
 		busy := send(t.Context(), g, 0)
@@ -233,7 +236,7 @@ func TestWhoGivesUpBeforeItsTurnIsNotCommitted(t *testing.T) {
 	})
 }
 
-func TestABatchWhoseCallersAreAllGoneIsNotCommitted(t *testing.T) {
+func TestAbandonedBatchIsNotCommitted(t *testing.T) {
 	s := &store{}
 	promise(t, s, groupcommit.Options{Committers: 1}, func(t *testing.T, g *groupcommit.Group[int, int]) {
 		busy := send(t.Context(), g, 0)
@@ -247,7 +250,7 @@ func TestABatchWhoseCallersAreAllGoneIsNotCommitted(t *testing.T) {
 	})
 }
 
-func TestWhoGivesUpDuringItsCommitIsToldSoAndCancelsNothing(t *testing.T) {
+func TestCallerGoneDuringCommit(t *testing.T) {
 	s := &store{}
 	promise(t, s, groupcommit.Options{Committers: 1}, func(t *testing.T, g *groupcommit.Group[int, int]) {
 		busy := send(t.Context(), g, 0)
@@ -264,7 +267,7 @@ func TestWhoGivesUpDuringItsCommitIsToldSoAndCancelsNothing(t *testing.T) {
 	})
 }
 
-func TestWhoHasGivenUpAlreadyTakesNoPlaceInTheQueue(t *testing.T) {
+func TestCallerGoneBeforeDo(t *testing.T) {
 	s := &store{}
 	promise(t, s, groupcommit.Options{Committers: 1, Queue: 1}, func(t *testing.T, g *groupcommit.Group[int, int]) {
 		busy := send(t.Context(), g, 0)
@@ -277,7 +280,7 @@ func TestWhoHasGivenUpAlreadyTakesNoPlaceInTheQueue(t *testing.T) {
 	})
 }
 
-func TestAPanicStaysWithItsItem(t *testing.T) {
+func TestPanicStaysWithItem(t *testing.T) {
 	s := &store{fail: func(items []int) error {
 		if slices.Contains(items, 2) {
 			panic(fmt.Sprintf("over one of %d", len(items)))
@@ -288,7 +291,7 @@ func TestAPanicStaysWithItsItem(t *testing.T) {
 		a := send(t.Context(), g, 0, 1, 2, 3)
 		a.want(t, nil, 0, 1, 3)
 		var panicked *groupcommit.PanicError
-		if !errors.As(a.errs[2], &panicked) || panicked.Value != "over one of 1" || !strings.Contains(string(panicked.Stack), "TestAPanicStaysWithItsItem") {
+		if !errors.As(a.errs[2], &panicked) || panicked.Value != "over one of 1" || !strings.Contains(string(panicked.Stack), "TestPanicStaysWithItem") {
 			t.Errorf("%v", a.errs[2])
 		}
 		s.called(t, []int{0}, []int{1, 2, 3}, []int{1}, []int{2}, []int{3})
@@ -296,7 +299,7 @@ func TestAPanicStaysWithItsItem(t *testing.T) {
 	})
 }
 
-func TestABatchThatFailsForOneOfItsItemsIsCommittedOneByOne(t *testing.T) {
+func TestBadItemSplitsBatch(t *testing.T) {
 	s := &store{fail: func(items []int) error {
 		if slices.Contains(items, 2) {
 			return fmt.Errorf("commit: %w", errBad)
@@ -312,7 +315,7 @@ func TestABatchThatFailsForOneOfItsItemsIsCommittedOneByOne(t *testing.T) {
 	})
 }
 
-func TestADatabaseThatIsAwayDoesNotGetMoreLoad(t *testing.T) {
+func TestOutageDoesNotSplitBatch(t *testing.T) {
 	for name, o := range map[string]groupcommit.Options{
 		"another reason":     {Committers: 1, Split: isBad},
 		"no reason to split": {Committers: 1},
@@ -334,7 +337,7 @@ func TestADatabaseThatIsAwayDoesNotGetMoreLoad(t *testing.T) {
 	}
 }
 
-func TestADatabaseThatGoesAwayWhileItemsAreCommittedOneByOneIsLeftAlone(t *testing.T) {
+func TestOutageEndsSplitBatch(t *testing.T) {
 	s := &store{fail: func(items []int) error {
 		switch {
 		case len(items) > 1:
@@ -352,7 +355,7 @@ func TestADatabaseThatGoesAwayWhileItemsAreCommittedOneByOneIsLeftAlone(t *testi
 	})
 }
 
-func TestACommitThatForgetsAResultFailsItsBatch(t *testing.T) {
+func TestMissingResultFailsBatch(t *testing.T) {
 	t.Parallel()
 	for name, results := range map[string][]int{"too few": {}, "none": nil, "too many": {1, 2}} {
 		synctest.Test(t, func(t *testing.T) {
@@ -365,11 +368,11 @@ func TestACommitThatForgetsAResultFailsItsBatch(t *testing.T) {
 	}
 }
 
-func TestWhatWasAcceptedIsAnsweredBeforeRunReturns(t *testing.T) {
+func TestRunAnswersWhatItAccepted(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
-		g := groupcommit.New(s.commit, groupcommit.Options{Committers: 2, Most: 2})
+		g := groupcommit.New(s.commit, groupcommit.Options{Committers: 2, MaxBatch: 2})
 		stop := run(t, g)
 		a := send(t.Context(), g, 0, 1, 2, 3, 4, 5, 6)
 		stop()
@@ -385,7 +388,7 @@ func TestWhatWasAcceptedIsAnsweredBeforeRunReturns(t *testing.T) {
 	})
 }
 
-func TestWhileItDrainsNothingMoreIsAccepted(t *testing.T) {
+func TestDrainAcceptsNothing(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
@@ -404,7 +407,7 @@ func TestWhileItDrainsNothingMoreIsAccepted(t *testing.T) {
 	})
 }
 
-func TestWhatComesBeforeRunWaitsForIt(t *testing.T) {
+func TestItemsWaitForRun(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
@@ -423,7 +426,7 @@ func TestWhatComesBeforeRunWaitsForIt(t *testing.T) {
 	})
 }
 
-func TestACommitThatHangsIsGivenUpAfterItsTimeout(t *testing.T) {
+func TestHangingCommitTimesOut(t *testing.T) {
 	t.Parallel()
 	for given, want := range map[time.Duration]time.Duration{0: 8 * time.Second, time.Minute: time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
@@ -441,7 +444,7 @@ func TestACommitThatHangsIsGivenUpAfterItsTimeout(t *testing.T) {
 	}
 }
 
-func TestEveryCallOfCommitIsTold(t *testing.T) {
+func TestOnBatchSeesEveryCommit(t *testing.T) {
 	s := &store{fail: func(items []int) error {
 		if slices.Contains(items, 2) {
 			return errBad
@@ -464,13 +467,13 @@ func TestEveryCallOfCommitIsTold(t *testing.T) {
 	})
 }
 
-func TestAnOptionOutOfItsRangeIsRefusedInOneLine(t *testing.T) {
+func TestOptionOutOfRangePanics(t *testing.T) {
 	t.Parallel()
 	for want, o := range map[string]groupcommit.Options{
 		"groupcommit: Committers is -1, must be up to 1000, or zero for 2":                   {Committers: -1},
 		"groupcommit: Committers is 1001, must be up to 1000, or zero for 2":                 {Committers: 1001},
-		"groupcommit: Most is -100, must be up to 10000, or zero for 100":                    {Most: -100},
-		"groupcommit: Most is 1099511627776, must be up to 10000, or zero for 100":           {Most: 1 << 40},
+		"groupcommit: MaxBatch is -100, must be up to 10000, or zero for 100":                {MaxBatch: -100},
+		"groupcommit: MaxBatch is 1099511627776, must be up to 10000, or zero for 100":       {MaxBatch: 1 << 40},
 		"groupcommit: Queue is -1, must be up to 1000000, or zero for 1000":                  {Queue: -1},
 		"groupcommit: Queue is 4611686018427387904, must be up to 1000000, or zero for 1000": {Queue: 1 << 62},
 		"groupcommit: Timeout is -1ns, must be up to 1h0m0s, or zero for 8s":                 {Timeout: -1},
@@ -483,7 +486,7 @@ func TestAnOptionOutOfItsRangeIsRefusedInOneLine(t *testing.T) {
 	if got := panicOf(func() { groupcommit.New[int, int](nil, groupcommit.Options{}) }); got != "groupcommit: commit is nil" {
 		t.Error(got)
 	}
-	groupcommit.New((&store{}).commit, groupcommit.Options{Committers: 1000, Most: 10_000, Queue: 1_000_000, Timeout: time.Hour})
+	groupcommit.New((&store{}).commit, groupcommit.Options{Committers: 1000, MaxBatch: 10_000, Queue: 1_000_000, Timeout: time.Hour})
 }
 
 func panicOf(do func()) (cause any) {

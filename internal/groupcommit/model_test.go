@@ -13,9 +13,10 @@ import (
 	"github.com/oncepay/oncepay/internal/groupcommit"
 )
 
-// TestEveryItemIsAnsweredOnceAfterItsCommitWhateverHappens is the law, on random histories: callers come, give up, the queue
-// overflows, batches fail for one member, for all, for nobody knows what, and panic, and the group stops in the middle of it.
-func TestEveryItemIsAnsweredOnceAfterItsCommitWhateverHappens(t *testing.T) {
+// TestRandomOperationsAnswerEachItemOnce is the law, on random histories: callers come, give up,
+// the queue overflows, batches fail for one member, for all, for unknown reasons, and panic, and
+// the group stops in the middle of it.
+func TestRandomOperationsAnswerEachItemOnce(t *testing.T) {
 	t.Parallel()
 	met := map[string]int{}
 	for seed := range uint64(300) {
@@ -41,9 +42,9 @@ func history(t *testing.T, seed uint64, met map[string]int) {
 		came: map[int]arrival{}, begun: map[int]time.Time{}, tried: map[int]int{}, receipts: map[int][]receipt{},
 	}
 	o := groupcommit.Options{
-		Committers: 1 + w.random.IntN(4), Most: 1 + w.random.IntN(10), Queue: 1 + w.random.IntN(30), Split: isBad,
+		Committers: 1 + w.random.IntN(4), MaxBatch: 1 + w.random.IntN(10), Queue: 1 + w.random.IntN(30), Split: isBad,
 	}
-	w.committers, w.most = o.Committers, o.Most
+	w.committers, w.most = o.Committers, o.MaxBatch
 	g := groupcommit.New(w.commit, o)
 	stop := run(t, g)
 	var callers sync.WaitGroup
@@ -177,7 +178,8 @@ func (w *world) arrive(n int) {
 	w.came[n] = arrival{time.Now(), w.idle}
 }
 
-// answered checks an answer at the moment when it is given: a result comes after its commit, and at once.
+// answered checks an answer at the moment when it is given: a result comes after its commit, and at
+// once.
 func (w *world) answered(n int, got receipt, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

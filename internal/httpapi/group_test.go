@@ -197,7 +197,7 @@ func TestBatchDeclinesSecondPaymentWithoutFunds(t *testing.T) {
 func TestHotAccountNeverDeadlocksOrLosesMoney(t *testing.T) {
 	t.Parallel()
 	const callers, each = 32, 8
-	g := startGrouped(t, groupcommit.Options{Committers: 4, Most: 10}, nil)
+	g := startGrouped(t, groupcommit.Options{Committers: 4, MaxBatch: 10}, nil)
 	c := g.caller
 	hot := c.funded(t, callers*each)
 	var others []string

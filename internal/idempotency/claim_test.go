@@ -17,11 +17,11 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-func TestAKeyIsWorkedOnOnceAndThenReplayed(t *testing.T) {
+func TestClaim(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 
-	t.Run("a repeat gets the first answer byte for byte", func(t *testing.T) {
+	t.Run("repeat gets the first answer byte for byte", func(t *testing.T) {
 		t.Parallel()
 		r := newRequest()
 		first := d.run(t, r)
@@ -40,7 +40,7 @@ func TestAKeyIsWorkedOnOnceAndThenReplayed(t *testing.T) {
 			t.Errorf("worked %d times", n)
 		}
 	})
-	t.Run("another request under the key is a mismatch and shows nothing of the answer", func(t *testing.T) {
+	t.Run("other request is a mismatch and sees no answer", func(t *testing.T) {
 		t.Parallel()
 		r := newRequest()
 		d.run(t, r)
@@ -50,18 +50,18 @@ func TestAKeyIsWorkedOnOnceAndThenReplayed(t *testing.T) {
 			t.Error(diff)
 		}
 	})
-	t.Run("a fingerprint of an unknown version is unreadable, equal or not", func(t *testing.T) {
+	t.Run("unknown fingerprint version, equal or not", func(t *testing.T) {
 		t.Parallel()
 		r := newRequest()
 		d.run(t, r)
 		r.Fingerprint.Version++
 		a := d.run(t, again(r))
-		wantState(t, a, idempotency.Unreadable)
+		wantState(t, a, idempotency.UnknownFingerprintVersion)
 		if a.Response.Body != nil || d.effects(t, r) != 1 {
 			t.Errorf("%+v", a)
 		}
 	})
-	t.Run("a fingerprint of an older version is compared with the request's own of that version", func(t *testing.T) {
+	t.Run("older fingerprint version is compared with its own", func(t *testing.T) {
 		t.Parallel()
 		r := newRequest()
 		r.Fingerprint.Version = 2
@@ -76,8 +76,8 @@ func TestAKeyIsWorkedOnOnceAndThenReplayed(t *testing.T) {
 			{[]idempotency.Fingerprint{same}, idempotency.Replay},
 			{[]idempotency.Fingerprint{oldest, same}, idempotency.Replay},
 			{[]idempotency.Fingerprint{oldest, other}, idempotency.Mismatch},
-			{[]idempotency.Fingerprint{oldest}, idempotency.Unreadable},
-			{nil, idempotency.Unreadable},
+			{[]idempotency.Fingerprint{oldest}, idempotency.UnknownFingerprintVersion},
+			{nil, idempotency.UnknownFingerprintVersion},
 		} {
 			repeat := again(r)
 			repeat.Fingerprint, repeat.Older = now, c.older
@@ -88,7 +88,7 @@ func TestAKeyIsWorkedOnOnceAndThenReplayed(t *testing.T) {
 			t.Errorf("worked %d times", n)
 		}
 	})
-	t.Run("what is finished is replayed, whoever holds the key at the moment", func(t *testing.T) {
+	t.Run("finished key is replayed while another session holds it", func(t *testing.T) {
 		t.Parallel()
 		r := newRequest()
 		d.run(t, r)
@@ -96,7 +96,7 @@ func TestAKeyIsWorkedOnOnceAndThenReplayed(t *testing.T) {
 		wantState(t, d.run(t, again(r)), idempotency.Replay)
 		wantState(t, d.run(t, changed(r)), idempotency.Mismatch)
 	})
-	t.Run("tenants and clients have keys of their own", func(t *testing.T) {
+	t.Run("tenants and clients have separate keys", func(t *testing.T) {
 		t.Parallel()
 		r := newRequest()
 		otherTenant, otherClient := again(r), again(r)
@@ -108,7 +108,7 @@ func TestAKeyIsWorkedOnOnceAndThenReplayed(t *testing.T) {
 			}
 		}
 	})
-	t.Run("keys differ by case, and the longest is kept whole", func(t *testing.T) {
+	t.Run("keys are case-sensitive and kept whole", func(t *testing.T) {
 		t.Parallel()
 		r := newRequest()
 		for _, key := range []string{"abc", "ABC", fmt.Sprintf("%0255d", 1), fmt.Sprintf("%0255d", 2)} {
@@ -116,7 +116,7 @@ func TestAKeyIsWorkedOnOnceAndThenReplayed(t *testing.T) {
 			wantState(t, d.run(t, again(r)), idempotency.New)
 		}
 	})
-	t.Run("an empty body is an answer like any other", func(t *testing.T) {
+	t.Run("empty body is replayed", func(t *testing.T) {
 		t.Parallel()
 		r := newRequest()
 		for _, want := range []idempotency.State{idempotency.New, idempotency.Replay} {
@@ -128,7 +128,7 @@ func TestAKeyIsWorkedOnOnceAndThenReplayed(t *testing.T) {
 			}
 		}
 	})
-	t.Run("what ends in an error, or has no status to be stored, leaves the key free", func(t *testing.T) {
+	t.Run("error or 5xx leaves the key free", func(t *testing.T) {
 		t.Parallel()
 		r := newRequest()
 		broken := errors.New("broken")
@@ -153,7 +153,7 @@ func TestAKeyIsWorkedOnOnceAndThenReplayed(t *testing.T) {
 }
 
 // The rows are written in the transaction that claims, so that both have the same now().
-func TestAKeyLivesAsLongAsItsRetentionAndNotMuchLonger(t *testing.T) {
+func TestKeyLivesForItsRetention(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	makeDays(t, d, 4)
@@ -161,11 +161,11 @@ func TestAKeyLivesAsLongAsItsRetentionAndNotMuchLonger(t *testing.T) {
 		age  time.Duration
 		want idempotency.State
 	}{
-		"of yesterday":             {day, idempotency.Replay},
+		"yesterday":                {day, idempotency.Replay},
 		"three days old":           {3 * day, idempotency.Replay},
 		"older than the live days": {4 * day, idempotency.New},
-		"of tomorrow: this transaction began before midnight":           {-day, idempotency.Replay},
-		"of the day after tomorrow: the clock of the server was put on": {-2 * day, idempotency.Replay},
+		"tomorrow: this transaction began before midnight":  {-day, idempotency.Replay},
+		"the day after tomorrow: the server's clock jumped": {-2 * day, idempotency.Replay},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -183,7 +183,7 @@ func TestAKeyLivesAsLongAsItsRetentionAndNotMuchLonger(t *testing.T) {
 	}
 }
 
-func TestOfTwoAnswersThatARaisedRetentionMakesVisibleTheYoungerCounts(t *testing.T) {
+func TestYoungestAnswerCounts(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	makeDays(t, d, 3)
@@ -200,7 +200,7 @@ func TestOfTwoAnswersThatARaisedRetentionMakesVisibleTheYoungerCounts(t *testing
 	}
 }
 
-func TestAHashOnlyFindsAndTenantClientAndKeyDecide(t *testing.T) {
+func TestHashCollisionIsNoMatch(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	for column, value := range map[string]string{"tenant_id": uuid.NewString(), "client_id": uuid.NewString(), "key": "another"} {
@@ -211,7 +211,7 @@ func TestAHashOnlyFindsAndTenantClientAndKeyDecide(t *testing.T) {
 	}
 }
 
-func TestABatchIsAnsweredInOrderAndOfTwoEqualKeysTheSecondIsInProgress(t *testing.T) {
+func TestClaimBatch(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	held := begin(t, d.write)
@@ -232,7 +232,7 @@ func TestABatchIsAnsweredInOrderAndOfTwoEqualKeysTheSecondIsInProgress(t *testin
 			rs[i], want[i] = changed(rs[i-4]), "in_progress" // the same key as one that is new
 		}
 	}
-	as, err := idempotency.Settle(t.Context(), d.write, attempt(rs...))
+	as, err := idempotency.CommitOnce(t.Context(), d.write, attempt(rs...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -247,7 +247,7 @@ func TestABatchIsAnsweredInOrderAndOfTwoEqualKeysTheSecondIsInProgress(t *testin
 	}
 }
 
-func TestClaimRefusesASnapshotOlderThanItsLock(t *testing.T) {
+func TestClaimRequiresReadCommitted(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
@@ -266,7 +266,7 @@ func TestClaimRefusesASnapshotOlderThanItsLock(t *testing.T) {
 	}
 }
 
-func TestTheNumberOfStatementsDoesNotDependOnTheLengthOfTheBatch(t *testing.T) {
+func TestStatementsPerBatchAreConstant(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	var counter statements
@@ -309,7 +309,7 @@ func (s *statements) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.Tra
 func (s *statements) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) { s.Add(1) }
 func (s *statements) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
 
-func TestARequestWithoutAFingerprintIsRefused(t *testing.T) {
+func TestClaimRequiresFingerprint(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Database(t).Pool(t, "api_write")
 	tx, err := pool.Begin(t.Context())
@@ -323,13 +323,13 @@ func TestARequestWithoutAFingerprintIsRefused(t *testing.T) {
 	}
 }
 
-// The other key of r's hash is of a later day: within one day the primary key admits one of them.
-func TestClaimTellsKeysOfOneHashApart(t *testing.T) {
+// The other key with r's hash is of a later day: within one day the primary key admits only one.
+func TestClaimSeparatesCollidingKeys(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r, twin := newRequest(), newRequest()
 	makeDays(t, d, 1)
-	insert(t, d.owner, r, 24*time.Hour)
+	insert(t, d.owner, r, day)
 	d.run(t, twin)
 	mustExec(t, d.owner, `UPDATE idempotency_keys SET key_hash = (SELECT key_hash FROM idempotency_keys WHERE key = $2) WHERE key = $1`,
 		twin.Key, r.Key)

@@ -16,7 +16,8 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-// A counter that counts a request once, however often it is sent. Handler does the protocol, Do only the work.
+// A counter that counts a request once, however often it is sent. Handler speaks the protocol, Do
+// does the work.
 func ExampleHandler() {
 	db, done := testenv.Example(`CREATE TABLE visits (guest text)`)
 	defer done()
@@ -26,19 +27,26 @@ func ExampleHandler() {
 		Scope: func(*http.Request) (tenant, client uuid.UUID, ok bool) {
 			return uuid.Max, uuid.Max, true // a service with one client; else: from its credential
 		},
-		Do: func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) {
-			guest, _ := io.ReadAll(r.Body) // from memory: Handler has read it
-			if _, err := tx.Exec(r.Context(), `INSERT INTO visits VALUES ($1)`, string(guest)); err != nil {
-				http.Error(w, "database", http.StatusInternalServerError) // rolled back, the key stays free
-				return
+		Validate: func(w http.ResponseWriter, r *http.Request) bool {
+			if r.ContentLength == 0 { // not stored: the key stays free
+				http.Error(w, "who are you?", http.StatusBadRequest)
 			}
+			return r.ContentLength > 0
+		},
+		Do: func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+			guest, _ := io.ReadAll(r.Body) // from memory: Handler has read it
+			_, err := tx.Exec(r.Context(), `INSERT INTO visits VALUES ($1)`, string(guest))
+			if err != nil {
+				return err // a lost race is tried again; otherwise rolled back, and the key stays free
+			}
+
 			var n int
 			if err := tx.QueryRow(r.Context(), `SELECT count(*) FROM visits`).Scan(&n); err != nil {
-				http.Error(w, "database", http.StatusInternalServerError)
-				return
+				return err
 			}
 			w.WriteHeader(http.StatusCreated)
 			fmt.Fprintf(w, "%s is visitor %d", guest, n)
+			return nil
 		},
 	})
 	defer server.Close()
@@ -47,14 +55,17 @@ func ExampleHandler() {
 	send(server.URL, "key-2", "Grace")
 	send(server.URL, "key-1", "Ada")
 	send(server.URL, "key-1", "Eve")
+	send(server.URL, "key-3", "")
 	// Output:
 	// 201 replayed=false Ada is visitor 1
 	// 201 replayed=false Grace is visitor 2
 	// 201 replayed=true Ada is visitor 1
 	// 422 replayed= this key was used for another request
+	// 400 replayed= who are you?
 }
 
-// A handler of one's own around Run, which decides what a request is and what each answer looks like.
+// A handler of your own around Run, which decides what a request is and what each answer looks
+// like.
 func ExampleRun() {
 	db, done := testenv.Example(`CREATE TABLE stock (item text PRIMARY KEY, pieces int NOT NULL); INSERT INTO stock VALUES ('lamp', 1)`)
 	defer done()
@@ -97,7 +108,7 @@ func ExampleRun() {
 			http.Error(w, "a request with this key is being worked on", http.StatusConflict)
 		case idempotency.Mismatch:
 			http.Error(w, "this key was used for another request", http.StatusUnprocessableEntity)
-		case idempotency.Unreadable:
+		case idempotency.UnknownFingerprintVersion:
 			http.Error(w, "this key was stored by a newer version of this service", http.StatusServiceUnavailable)
 		}
 	}

@@ -17,7 +17,8 @@ import (
 
 const retention = idempotency.DefaultRetention
 
-// database is a database with a table for the effects of the work, one row for each time it was done.
+// database is a database with a table for the effects of the work, one row for each time it was
+// done.
 type database struct {
 	owner *pgxpool.Pool
 	write *pgxpool.Pool // as api_write
@@ -64,7 +65,7 @@ func (d database) effects(t testing.TB, r idempotency.Request) (n int) {
 	return n
 }
 
-// attempt is Claim, the work, Store for rs, as Settle wants it.
+// attempt is Claim, the work, Store for rs, as CommitOnce takes it.
 func attempt(rs ...idempotency.Request) func(context.Context, pgx.Tx) ([]idempotency.Answer, error) {
 	return func(ctx context.Context, tx pgx.Tx) ([]idempotency.Answer, error) {
 		as, err := idempotency.Claim(ctx, tx, rs, retention)
@@ -82,7 +83,8 @@ func attempt(rs ...idempotency.Request) func(context.Context, pgx.Tx) ([]idempot
 	}
 }
 
-// work leaves an effect and answers with bytes that are neither JSON nor UTF-8, other ones each time it is done.
+// work leaves an effect and answers with bytes that are neither JSON nor UTF-8, other ones each
+// time it is done.
 func work(r idempotency.Request) func(context.Context, pgx.Tx) (idempotency.Response, error) {
 	return func(ctx context.Context, tx pgx.Tx) (idempotency.Response, error) {
 		_, err := tx.Exec(ctx, `INSERT INTO effects VALUES ($1)`, r.Key)

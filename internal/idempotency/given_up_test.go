@@ -13,7 +13,7 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-func TestAClaimEndsWithItsTransaction(t *testing.T) {
+func TestClaimEndsWithTransaction(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()
@@ -26,7 +26,7 @@ func TestAClaimEndsWithItsTransaction(t *testing.T) {
 	wantState(t, claim(t, other, r)[0], idempotency.New)
 }
 
-func TestAnAttemptGivenUpEndsInTheServer(t *testing.T) {
+func TestCancelledAttemptEndsOnServer(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	d.run(t, newRequest()) // its COMMIT could not be cancelled; the connection is used again

@@ -14,25 +14,38 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Handler makes do idempotent: a net/http handler that works in a transaction. It reads the body, claims the key, calls
-// do with the transaction and a ResponseWriter that only collects, stores what do wrote, commits, and only then writes to
-// the client. A repeat gets the same bytes.
+// Handler makes a net/http handler that works in a transaction idempotent. It reads the body,
+// claims the key, calls Do with the transaction and a ResponseWriter that only collects, stores
+// what Do wrote, commits, and only then writes to the client. A repeat gets the same bytes.
 //
-// It is the pattern in its smallest form, a start for a service of one's own: every request is a transaction, problems
-// are one line of text, the fingerprint covers path, query and body as they were sent, white space included, and of the
-// headers only Content-Type and Location are kept. A status of 500 or more, and a panic, roll back and store nothing.
+// It is the pattern in its smallest form, a start for a service of your own: each request is a
+// transaction, problems are one line of text, the fingerprint covers path, query and body exactly
+// as sent, and of the headers only Content-Type and Location are kept.
 type Handler struct {
 	DB        Beginner
 	Retention time.Duration // zero: DefaultRetention
 
-	// Scope names the tenant and client of an authenticated request; false: 401.
+	// Scope returns the tenant and client of an authenticated request; if not ok, the answer is
+	// 401.
 	Scope func(*http.Request) (tenant, client uuid.UUID, ok bool)
-	// Do does the work. It may be called more than once for a request, each time in a new transaction.
-	Do  func(w http.ResponseWriter, r *http.Request, tx pgx.Tx)
+
+	// Validate, if set, checks a request before its key is claimed. To refuse it, write the answer
+	// and return false: nothing is stored, so the client may correct the request and send it under
+	// the same key. What Do writes is stored, a 400 too.
+	Validate func(w http.ResponseWriter, r *http.Request) bool
+
+	// Do does the work. If it returns an error or a status of 500 or more, or panics, the
+	// transaction is rolled back, nothing is stored and the answer is 503. Return the database's
+	// errors as they are: after a lost race (see CommitOnce) Do is called again, in a new
+	// transaction.
+	Do func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error
+
 	Log *slog.Logger // nil: slog.Default()
 }
 
 const maxBody = 64 << 10
+
+var errServer = errors.New("the handler answered with a server error")
 
 // ServeHTTP implements http.Handler.
 func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -42,67 +55,99 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "unauthorized", http.StatusUnauthorized)
 		return
 	}
+
 	key, err := ParseKey(r.Header)
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
-	// The whole body before the transaction: a slow client must not hold a claim.
+
+	// Read the whole body before the transaction: a slow client must not hold a claim.
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody))
 	if err != nil {
-		http.Error(w, "the body cannot be read or is too large", http.StatusRequestEntityTooLarge)
+		http.Error(w, "cannot read the body, or it is too large", http.StatusRequestEntityTooLarge)
 		return
 	}
+
+	// Whatever is refused here leaves no trace: the key stays free.
+	if h.Validate != nil && !h.Validate(w, withBody(r.Context(), r, body)) {
+		return
+	}
+
+	// The query is part of the fingerprint: it asks for something, too.
 	request := Request{
 		TenantID: tenant, ClientID: client, Key: key, RequestID: uuid.NewString(),
-		Fingerprint: NewFingerprint(tenant, r.Method, r.URL.RequestURI(), nil, body), // with the query: it asks for something, too
+		Fingerprint: NewFingerprint(tenant, r.Method, r.URL.RequestURI(), nil, body),
 	}
-	answer, err := Run(r.Context(), h.DB, request, h.Retention, func(ctx context.Context, tx pgx.Tx) (Response, error) {
-		again := r.Clone(ctx)
-		again.Body = io.NopCloser(bytes.NewReader(body))
-		c := collector{header: http.Header{}, status: http.StatusOK}
-		h.Do(&c, again, tx)
-		if c.status > 499 {
-			return Response{}, errServer
-		}
-		return Response{
-			Status: c.status, ContentType: c.header.Get("Content-Type"), Location: c.header.Get("Location"), Body: c.body.Bytes(),
-		}, nil
-	})
+	do := func(ctx context.Context, tx pgx.Tx) (Response, error) {
+		return h.collect(withBody(ctx, r, body), tx)
+	}
+
+	answer, err := Run(r.Context(), h.DB, request, h.Retention, do)
 	if err != nil {
-		log := h.Log
-		if log == nil {
-			log = slog.Default()
-		}
-		log.ErrorContext(r.Context(), "request rolled back", "request_id", request.RequestID, "error", err)
+		h.log().ErrorContext(r.Context(), "request failed",
+			"request_id", request.RequestID, "error", err)
 		w.Header().Set("Retry-After", "1")
-		http.Error(w, "nothing is known to have happened; repeat with the same key", http.StatusServiceUnavailable)
+		http.Error(w, "unavailable; repeat with the same key", http.StatusServiceUnavailable)
 		return
 	}
 	write(w, key, answer)
 }
 
-var errServer = errors.New("the handler answered with a server error")
+// withBody returns a copy of r with a body that can be read once more.
+func withBody(ctx context.Context, r *http.Request, body []byte) *http.Request {
+	r = r.Clone(ctx)
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return r
+}
+
+// collect calls Do and returns what it wrote.
+func (h *Handler) collect(r *http.Request, tx pgx.Tx) (Response, error) {
+	c := collector{header: http.Header{}, status: http.StatusOK}
+	if err := h.Do(&c, r, tx); err != nil {
+		return Response{}, err
+	}
+
+	if c.status > 499 {
+		return Response{}, errServer
+	}
+
+	return Response{
+		Status:      c.status,
+		ContentType: c.header.Get("Content-Type"),
+		Location:    c.header.Get("Location"),
+		Body:        c.body.Bytes(),
+	}, nil
+}
+
+func (h *Handler) log() *slog.Logger {
+	if h.Log == nil {
+		return slog.Default()
+	}
+	return h.Log
+}
 
 func write(w http.ResponseWriter, key string, a Answer) {
 	w.Header().Set(Header, key)
 	if !a.Expires.IsZero() {
 		w.Header().Set("Idempotency-Key-Expires", a.Expires.UTC().Format(http.TimeFormat))
 	}
+
 	switch a.State {
 	case InProgress:
 		w.Header().Set("Retry-After", "1")
-		http.Error(w, "a request with this key is being worked on", http.StatusConflict)
+		http.Error(w, "a request with this key is in progress", http.StatusConflict)
 		return
 	case Mismatch:
 		http.Error(w, "this key was used for another request", http.StatusUnprocessableEntity)
 		return
-	case Unreadable:
+	case UnknownFingerprintVersion:
 		w.Header().Set("Retry-After", "60")
-		http.Error(w, "this key was stored by a newer version of this service", http.StatusServiceUnavailable)
+		http.Error(w, "a newer version of the service stored this key", http.StatusServiceUnavailable)
 		return
 	case New, Replay:
 	}
+
 	w.Header().Set("Idempotent-Replayed", strconv.FormatBool(a.State == Replay))
 	if a.State == Replay {
 		w.Header().Set("Original-Request-Id", a.RequestID)
@@ -114,9 +159,10 @@ func write(w http.ResponseWriter, key string, a Answer) {
 	if a.Response.Location != "" {
 		w.Header().Set("Location", a.Response.Location)
 	}
+
 	w.Header().Set("Content-Length", strconv.Itoa(len(a.Response.Body)))
 	w.WriteHeader(a.Response.Status)
-	_, _ = w.Write(a.Response.Body) // a client that is gone comes back with the same key
+	_, _ = w.Write(a.Response.Body) // a client that is gone may repeat
 }
 
 // collector is a ResponseWriter that keeps everything until the transaction is committed.

@@ -23,11 +23,13 @@ func handler(d database, do func(http.ResponseWriter, *http.Request)) *idempoten
 		Scope: func(r *http.Request) (uuid.UUID, uuid.UUID, bool) {
 			return tenant, client, r.Header.Get("Authorization") != ""
 		},
-		Do: func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) {
-			if _, err := tx.Exec(r.Context(), `INSERT INTO effects VALUES ($1)`, r.Header.Get(idempotency.Header)); err != nil {
-				panic(err)
+		Do: func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+			key := r.Header.Get(idempotency.Header)
+			if _, err := tx.Exec(r.Context(), `INSERT INTO effects VALUES ($1)`, key); err != nil {
+				return err
 			}
 			do(w, r)
+			return nil
 		},
 		Log: slog.New(slog.DiscardHandler),
 	}
@@ -51,7 +53,7 @@ func text(t testing.TB, r *http.Response) string {
 	return string(b)
 }
 
-func TestTheHandlerReplaysItsFirstAnswerByteForByte(t *testing.T) {
+func TestHandlerReplaysFirstAnswer(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	h := handler(d, func(w http.ResponseWriter, r *http.Request) {
@@ -95,7 +97,7 @@ func TestTheHandlerReplaysItsFirstAnswerByteForByte(t *testing.T) {
 	}
 }
 
-func TestTheHandlerRollsBackAServerErrorAndTheNextAttemptIsTheFirst(t *testing.T) {
+func TestHandlerRollsBackServerError(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	status := http.StatusInternalServerError
@@ -113,7 +115,7 @@ func TestTheHandlerRollsBackAServerErrorAndTheNextAttemptIsTheFirst(t *testing.T
 	}
 }
 
-func TestTheHandlerRollsBackAPanic(t *testing.T) {
+func TestHandlerRollsBackPanic(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	broken := true
@@ -136,17 +138,17 @@ func TestTheHandlerRollsBackAPanic(t *testing.T) {
 	}
 }
 
-func TestTheHandlerRefusesBeforeItClaims(t *testing.T) {
+func TestHandlerRefusesBeforeClaim(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	h := handler(d, func(http.ResponseWriter, *http.Request) {})
 	unknown := httptest.NewRecorder()
 	h.ServeHTTP(unknown, httptest.NewRequest(http.MethodPost, "/", nil))
 	for name, c := range map[string]struct{ got, want int }{
-		"nobody":         {unknown.Code, http.StatusUnauthorized},
-		"malformed key":  {post(h, "a,b", "/", "").StatusCode, http.StatusBadRequest},
-		"a large body":   {post(h, "k", "/", strings.Repeat("x", 64<<10+1)).StatusCode, http.StatusRequestEntityTooLarge},
-		"a body that is": {post(h, "k", "/", strings.Repeat("x", 64<<10)).StatusCode, http.StatusOK},
+		"no credential":    {unknown.Code, http.StatusUnauthorized},
+		"malformed key":    {post(h, "a,b", "/", "").StatusCode, http.StatusBadRequest},
+		"too large a body": {post(h, "k", "/", strings.Repeat("x", 64<<10+1)).StatusCode, http.StatusRequestEntityTooLarge},
+		"the largest body": {post(h, "k", "/", strings.Repeat("x", 64<<10)).StatusCode, http.StatusOK},
 	} {
 		if c.got != c.want {
 			t.Errorf("%s: %d, want %d", name, c.got, c.want)
@@ -157,7 +159,54 @@ func TestTheHandlerRefusesBeforeItClaims(t *testing.T) {
 	}
 }
 
-func TestTheHandlerAnswersAtOnceWhileAnotherAttemptRuns(t *testing.T) {
+func TestHandlerValidatesBeforeClaim(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	h := handler(d, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
+	h.Validate = func(w http.ResponseWriter, r *http.Request) bool {
+		body, _ := io.ReadAll(r.Body)
+		if string(body) != "good" {
+			http.Error(w, "malformed", http.StatusBadRequest)
+		}
+		return string(body) == "good"
+	}
+
+	if r := post(h, "k", "/", "bad"); r.StatusCode != 400 || r.Header.Get("Idempotent-Replayed") != "" {
+		t.Errorf("malformed: %d %v", r.StatusCode, r.Header)
+	}
+	if n := d.count(t, "effects") + d.count(t, "idempotency_keys"); n != 0 {
+		t.Errorf("a malformed request left %d rows", n)
+	}
+	if r := post(h, "k", "/", "good"); r.StatusCode != 200 || text(t, r) != "good" {
+		t.Errorf("corrected, under the same key: %d", r.StatusCode)
+	}
+}
+
+func TestHandlerRetriesLostRace(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	h := handler(d, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusCreated) })
+	do, runs := h.Do, 0
+	h.Do = func(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
+		if err := do(w, r, tx); err != nil {
+			return err
+		}
+		if runs++; runs > 1 {
+			return nil
+		}
+		_, err := tx.Exec(r.Context(), `DO $$ BEGIN RAISE EXCEPTION 'lost' USING ERRCODE = '40P01'; END $$`)
+		return err
+	}
+
+	if r := post(h, "k", "/", ""); r.StatusCode != http.StatusCreated {
+		t.Errorf("answered %d", r.StatusCode)
+	}
+	if n := d.count(t, "effects"); n != 1 || runs != 2 {
+		t.Errorf("%d effects of %d runs", n, runs)
+	}
+}
+
+func TestHandlerAnswersDuplicateAtOnce(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	working, finish, done := make(chan struct{}), make(chan struct{}), make(chan int)

@@ -10,24 +10,29 @@ import (
 	"github.com/google/uuid"
 )
 
-// MaxKeyLength is the most characters that a key may have.
+// MaxKeyLength is the most characters a key may have.
 const MaxKeyLength = 255
 
 // Header is the name of the request header that carries the key.
 const Header = "Idempotency-Key"
 
 var (
-	// ErrKeyMissing says that the request has no Idempotency-Key header.
+	// ErrKeyMissing means that the request has no Idempotency-Key header.
 	ErrKeyMissing = errors.New("the Idempotency-Key header is missing")
-	// ErrKeyInvalid says that the header is not one well-formed key. Its text says why and is fit for the client's eyes.
+	// ErrKeyInvalid means that the header is not one well-formed key. Its text says why and may be
+	// shown to the client.
 	ErrKeyInvalid = errors.New("the Idempotency-Key header is invalid")
 )
 
-// ParseKey reads the key of a request. A structured-field string ("k", RFC 9651 section 3.3.3) and the bare token k
-// that Stripe's clients send are the same key. Two header lines, lists, parameters, blanks, control characters and
-// anything beyond ASCII are refused.
+var errNotVisible = fmt.Errorf(
+	"%w: only visible ASCII characters are allowed, no spaces", ErrKeyInvalid)
+
+// ParseKey returns the key of a request. A structured-field string ("k", RFC 9651 section 3.3.3)
+// and the bare token k that Stripe's clients send are the same key. It rejects two header lines,
+// lists, parameters, spaces, control characters and anything beyond ASCII.
 func ParseKey(h http.Header) (string, error) {
 	lines := h.Values(Header)
+
 	switch {
 	case len(lines) == 0:
 		return "", ErrKeyMissing
@@ -38,6 +43,7 @@ func ParseKey(h http.Header) (string, error) {
 }
 
 func parseKey(line string) (string, error) {
+	// RFC 9651 strings are quoted; Stripe's clients send the bare key.
 	quoted := len(line) > 0 && line[0] == '"'
 	key, err := make([]byte, 0, len(line)), error(nil)
 	if quoted {
@@ -45,13 +51,15 @@ func parseKey(line string) (string, error) {
 	} else {
 		key, err = bare(key, line)
 	}
+
 	switch {
 	case err != nil:
 		return "", err
 	case len(key) == 0:
 		return "", fmt.Errorf("%w: it is empty", ErrKeyInvalid)
 	case len(key) > MaxKeyLength:
-		return "", fmt.Errorf("%w: it has %d characters, %d are allowed", ErrKeyInvalid, len(key), MaxKeyLength)
+		return "", fmt.Errorf("%w: it has %d characters, at most %d are allowed",
+			ErrKeyInvalid, len(key), MaxKeyLength)
 	}
 	return string(key), nil
 }
@@ -73,71 +81,82 @@ func bare(key []byte, line string) ([]byte, error) {
 func unquote(key []byte, line string) ([]byte, error) {
 	for i := 1; i < len(line); i++ {
 		c := line[i]
+
 		if c == '"' {
 			if i != len(line)-1 {
-				return nil, fmt.Errorf("%w: something follows the closing quote; lists and parameters are not allowed", ErrKeyInvalid)
+				return nil, fmt.Errorf("%w: unexpected text after the closing quote", ErrKeyInvalid)
 			}
 			return key, nil
 		}
+
 		if c == '\\' { // RFC 9651: only a quote or a backslash may follow
 			if i++; i == len(line) || line[i] != '"' && line[i] != '\\' {
-				return nil, fmt.Errorf("%w: a backslash escapes only a quote or a backslash", ErrKeyInvalid)
+				return nil, fmt.Errorf("%w: \\ may only precede \" or \\", ErrKeyInvalid)
 			}
 			c = line[i]
 		}
+
 		if c <= ' ' || c > '~' {
 			return nil, errNotVisible
 		}
+
 		key = append(key, c)
 	}
 	return nil, fmt.Errorf("%w: the closing quote is missing", ErrKeyInvalid)
 }
 
-var errNotVisible = fmt.Errorf("%w: only visible ASCII characters are allowed, without blanks", ErrKeyInvalid)
-
-// FingerprintVersion is the version of the rules in NewFingerprint. Whoever changes the rules raises it, keeps the old ones as
-// a function of their own, and gives what that makes of a request in Request.Older until the retention has passed since the last
-// instance of the old version stopped. Without that, a deploy answers the repeats of all older requests with Unreadable.
+// FingerprintVersion is the version of the rules in NewFingerprint. To change the rules, raise it,
+// keep the old rules as a function of their own, and put their result into Request.Older until the
+// retention has passed since the last instance of the old version stopped. Without that, a deploy
+// answers the repeats of all earlier requests with UnknownFingerprintVersion.
 const FingerprintVersion = 1
 
-// Fingerprint identifies what a request asks for. The zero Fingerprint belongs to no request.
+// Fingerprint identifies what a request asks for. No request has the zero Fingerprint.
 type Fingerprint struct {
 	Version int16
 	Sum     [sha256.Size]byte
 }
 
-// NewFingerprint hashes what makes a request the same request: tenant, method, route pattern, path parameters and the
-// command as the program understood it, in one canonical encoding, so that white space and the order of members do not
-// matter. Every part goes in with its length: no two lists of parts hash alike.
-func NewFingerprint(tenant uuid.UUID, method, route string, params []string, command []byte) Fingerprint {
+// NewFingerprint hashes what makes a request the same request: tenant, method, route pattern, path
+// parameters, and the command as the program understood it, in one canonical encoding so that white
+// space and the order of members do not matter. Each part is hashed with its length, so no two
+// lists of parts hash alike.
+func NewFingerprint(
+	tenant uuid.UUID, method, route string, params []string, command []byte,
+) Fingerprint {
 	h := sha256.New()
 	part := func(b []byte) {
 		h.Write(binary.BigEndian.AppendUint64(nil, uint64(len(b))))
 		h.Write(b)
 	}
+
 	part([]byte{FingerprintVersion})
 	part(tenant[:])
 	part([]byte(method))
 	part([]byte(route))
+
 	part(binary.BigEndian.AppendUint64(nil, uint64(len(params))))
 	for _, p := range params {
 		part([]byte(p))
 	}
+
 	part(command)
+
 	return Fingerprint{Version: FingerprintVersion, Sum: [sha256.Size]byte(h.Sum(nil))}
 }
 
-// hashKey is what a key is found by: the first 128 bits of SHA-256(tenant, client, key). Tenant and client have a fixed
-// length, so no other scope and key concatenate to the same bytes.
+// hashKey is what a key is found by: the first 128 bits of SHA-256(tenant, client, key). Tenant and
+// client have a fixed length, so no other scope and key concatenate to the same bytes.
 func hashKey(tenant, client uuid.UUID, key string) []byte {
 	b := make([]byte, 0, 32+MaxKeyLength)
 	b = append(append(append(b, tenant[:]...), client[:]...), key...)
+
 	sum := sha256.Sum256(b)
 	return sum[:16]
 }
 
-// lockNumber is what the advisory lock of a key is taken on: the first 64 bits of its hash. Two keys that share them
-// cannot be worked on at the same moment, and nothing else.
+// lockNumber is what a key's advisory lock is taken on: the first 64 bits of its hash. Two keys
+// that share them cannot be worked on at the same time; nothing else happens.
 func lockNumber(keyHash []byte) int64 {
 	return int64(binary.BigEndian.Uint64(keyHash)) // the bits matter, not the number
 }

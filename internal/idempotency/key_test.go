@@ -12,7 +12,7 @@ import (
 	"github.com/oncepay/oncepay/internal/idempotency"
 )
 
-func TestAKeyIsReadFromOneWellFormedHeaderAndNothingElse(t *testing.T) {
+func TestParseKey(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("k", idempotency.MaxKeyLength)
 	for name, c := range map[string]struct {
@@ -101,7 +101,7 @@ func FuzzParseKey(f *testing.F) {
 	})
 }
 
-func TestEveryIngredientChangesTheFingerprint(t *testing.T) {
+func TestFingerprintCoversEveryPart(t *testing.T) {
 	t.Parallel()
 	one, two := uuid.MustParse("00000000-0000-7000-8000-000000000001"), uuid.MustParse("00000000-0000-7000-8000-000000000002")
 	type parts struct {
@@ -140,8 +140,9 @@ func TestEveryIngredientChangesTheFingerprint(t *testing.T) {
 	}
 }
 
-// A stored fingerprint outlives a deploy: this value may change only together with FingerprintVersion.
-func TestAFingerprintIsTheSameInEveryBuild(t *testing.T) {
+// A stored fingerprint outlives a deploy: this value may change only together with
+// FingerprintVersion.
+func TestFingerprintIsStable(t *testing.T) {
 	t.Parallel()
 	f := idempotency.NewFingerprint(uuid.MustParse("00000000-0000-7000-8000-000000000001"), "POST", "/a/{id}", []string{"x"}, []byte("{}"))
 	const want = "fd102a010190a3134a440335cca179a59eec0352ca06779532126fed17fb86ec"

@@ -48,7 +48,7 @@ func TestClaimFindsKeyWhilePartitionsAreMade(t *testing.T) {
 	}
 }
 
-// Nobody waits for a transaction that makes partitions and stays open, and nothing is out of sight meanwhile.
+// An open transaction that makes partitions blocks no session and hides no key.
 func TestOpenMakerHidesNoKey(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
@@ -85,7 +85,7 @@ func TestOpenMakerHidesNoKey(t *testing.T) {
 }
 
 // Weeks without upkeep, and then everybody at once.
-func TestMissingDayRefusesNobody(t *testing.T) {
+func TestMissingDayIsMade(t *testing.T) {
 	t.Parallel()
 	for name, prepare := range map[string]func(t *testing.T, d database){
 		"quiet":              func(*testing.T, database) {},
@@ -138,7 +138,7 @@ func readAll(t *testing.T, pool *pgxpool.Pool) {
 	mustExec(t, begin(t, pool), `LOCK TABLE idempotency_keys, outbox_events IN ACCESS SHARE MODE`)
 }
 
-func TestMissingDayIsNothingElse(t *testing.T) {
+func TestMissingDayMatchesNothingElse(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	dropDay(t, d.owner, 0)
@@ -159,7 +159,7 @@ func TestMissingDayIsNothingElse(t *testing.T) {
 	}
 }
 
-// What a writer cannot make it does not try for ever.
+// A writer that cannot make the day gives up.
 func TestDayThatCannotBeMadeIsAnError(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)

@@ -16,8 +16,8 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-// withoutBackstop takes away the primary key, which hides within a day what it cannot hide at midnight: the lock and the
-// order of the two statements are all that is left.
+// withoutBackstop drops the primary key, which within a day hides bugs that it cannot hide at
+// midnight. Only the lock and the order of the two statements are left.
 func withoutBackstop(t *testing.T, d database) database {
 	t.Helper()
 	mustExec(t, d.owner, `ALTER TABLE idempotency_keys DROP CONSTRAINT idempotency_keys_pkey;
@@ -25,8 +25,8 @@ func withoutBackstop(t *testing.T, d database) database {
 	return d
 }
 
-// Of every tenth key, the first worker's connection is killed while it holds the claim.
-func TestAHundredSimultaneousDuplicatesAreWorkedOnOnce(t *testing.T) {
+// For every tenth key, the first worker's connection is killed while it holds the claim.
+func TestHundredConcurrentDuplicatesRunOnce(t *testing.T) {
 	t.Parallel()
 	const keys, duplicates = 50, 100
 	d := withoutBackstop(t, newDatabase(t))
@@ -90,8 +90,8 @@ func TestAHundredSimultaneousDuplicatesAreWorkedOnOnce(t *testing.T) {
 	}
 }
 
-// While one worker commits a batch, the others ask for the same keys over and over.
-func TestKeysThatAreAskedForWhileTheyAreCommittedAreWorkedOnOnce(t *testing.T) {
+// While one worker commits a batch, the others claim the same keys again and again.
+func TestKeysClaimedDuringCommitRunOnce(t *testing.T) {
 	t.Parallel()
 	d := withoutBackstop(t, newDatabase(t))
 	const rounds, keysPerRound = 8, 100
@@ -107,7 +107,7 @@ func TestKeysThatAreAskedForWhileTheyAreCommittedAreWorkedOnOnce(t *testing.T) {
 				batch := slices.Clone(requests)
 				random.Shuffle(len(batch), func(i, j int) { batch[i], batch[j] = batch[j], batch[i] })
 				for len(batch) > 0 { // until each of them has its answer
-					as, err := idempotency.Settle(context.Background(), d.write, attempt(batch...))
+					as, err := idempotency.CommitOnce(context.Background(), d.write, attempt(batch...))
 					if err != nil {
 						t.Error(err)
 						return
@@ -129,7 +129,7 @@ func TestKeysThatAreAskedForWhileTheyAreCommittedAreWorkedOnOnce(t *testing.T) {
 	}
 }
 
-func TestTheKeyOfAKilledHolderIsFreeAtOnce(t *testing.T) {
+func TestKilledHolderFreesKey(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()

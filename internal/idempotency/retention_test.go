@@ -14,7 +14,7 @@ const (
 	day         = 24 * time.Hour
 )
 
-func TestRetentionIsOnlyEverExtended(t *testing.T) {
+func TestExtendRetentionNeverLowers(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	for _, c := range []struct{ configured, kept time.Duration }{
@@ -28,12 +28,12 @@ func TestRetentionIsOnlyEverExtended(t *testing.T) {
 	makeDay(t, d.owner, -11) // 241 h ago is the tenth or eleventh day before today
 	makeDay(t, d.owner, -13)
 	if p := keep(t, d.owner); p.Dropped != 1 {
-		t.Errorf("%+v: want the day dropped that nobody promised, and no other", p)
+		t.Errorf("%+v: want only the day dropped that no program promised", p)
 	}
 }
 
 // Instance A was started with 24 hours. B starts later and promises 72.
-func TestRaisedOnOneInstanceAllRemember(t *testing.T) {
+func TestRetentionRaisedOnOneInstance(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	extend(t, d.write, day) // A
@@ -101,7 +101,8 @@ func TestRetentionIsLoweredAsDocumented(t *testing.T) {
 			t.Errorf("%s: %s, %v; it pays again", when, a.State, err)
 		}
 	}
-	// passes lets time go by for the keys that there are. Their days move with them, and those that nobody was promised go.
+	// passes ages the stored keys. Their days move with them, and days that are no longer promised
+	// go.
 	passes := func(time time.Duration) {
 		t.Helper()
 		mustExec(t, d.owner, `DELETE FROM idempotency_keys WHERE created_at < now() - interval '721 hours' + $1::interval`, time)
@@ -119,7 +120,8 @@ func TestRetentionIsLoweredAsDocumented(t *testing.T) {
 		t.Fatalf("promised until %s: %v", a.Expires, err)
 	}
 
-	// 1. Configure 72 hours and restart all instances. From now on that is what answers promise, and 720 is what is kept.
+	// 1. Configure 72 hours and restart all instances. From now on that is what answers promise,
+	// and 720 is what is kept.
 	extend(t, d.write, short)
 	young := newRequest()
 	a, err := idempotency.Run(t.Context(), d.write, young, short, work(young))
@@ -127,7 +129,8 @@ func TestRetentionIsLoweredAsDocumented(t *testing.T) {
 		t.Errorf("promised until %s: %v", a.Expires, err)
 	}
 
-	// 2. Wait 720 hours. Until the very end of that time each key is remembered for as long as it was promised.
+	// 2. Wait 720 hours. Until the very end of that time each key is remembered for as long as it
+	// was promised.
 	passes(long - 10*day - time.Minute)
 	paidOnce("the first one's last minute", first, short)
 	passes(10 * day)
@@ -137,7 +140,8 @@ func TestRetentionIsLoweredAsDocumented(t *testing.T) {
 	insert(t, d.owner, younger, short-time.Minute)
 	insert(t, d.owner, expired, short+2*day)
 
-	// 3. Lower what is kept. It holds for the next look-up, of every instance, and for the relay's next upkeep.
+	// 3. Lower what is kept. It holds for the next look-up, of every instance, and for the relay's
+	// next upkeep.
 	page, err := os.ReadFile("../../docs/operating.md")
 	if err != nil {
 		t.Fatal(err)

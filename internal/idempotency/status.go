@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A claim is visible to everybody as an advisory lock with these numbers. Taking the lock to find out would give a real
-// attempt at the same moment a false "in progress".
+// A claim is visible to every session as an advisory lock with these numbers. Taking the lock to
+// find out would give a real attempt at the same moment a false "in progress".
 const keyLocked = `
 SELECT EXISTS (
     SELECT FROM pg_locks
@@ -21,33 +21,40 @@ SELECT EXISTS (
 const promise = `
 SELECT least($1::interval, (SELECT keep FROM idempotency_retention WHERE only_row))`
 
-// Peek tells what Claim would find for r, without taking its lock: New when the key is unknown, InProgress, Replay with
-// the stored response, Mismatch or Unreadable. A zero Fingerprint is not compared: then every finished key is Replay.
+// Peek returns what Claim would find for r, without taking its lock: New when the key is unknown,
+// InProgress, Replay with the stored response, Mismatch or UnknownFingerprintVersion. A zero
+// Fingerprint is not compared: then every finished key is a Replay.
 //
-// A finished key costs one look-up. pg_locks, which takes every lock manager's latch, is read only when
-// there is no row, and the table once more after it, in a later statement: a holder that let go of the
-// lock in between has committed or rolled back by then. tx must run under READ COMMITTED.
+// A finished key costs one look-up. Only when there is no row does Peek read pg_locks, which takes
+// every partition of the lock table, and then the table once more in a later statement: a holder
+// that released the lock in between has committed or rolled back by then. tx must be READ
+// COMMITTED.
 //
-// What it finds is visible, which is less than what a repeat is promised: a failover may take it
+// What Peek finds is visible, which is less than what a repeat is promised: a failover may take it
 // back. To answer a repeat, use Find.
 func Peek(ctx context.Context, tx pgx.Tx, r Request, retention time.Duration) (Answer, error) {
 	retention = orDefault(retention)
+
 	var locked bool
 	var promised time.Duration
 	found := records{}
 	hash := hashKey(r.TenantID, r.ClientID, r.Key)
 
-	// The second time round the look-up may need a day that did not exist the first time.
 	var first, second pgx.Batch
 	first.Queue(promise, retention).QueryRow(func(row pgx.Row) error { return row.Scan(&promised) })
 	queueLookUp(&first, [][]byte{hash}, retention, found)
-	second.Queue(keyLocked, lockNumber(hash)).QueryRow(func(row pgx.Row) error { return row.Scan(&locked) })
+
+	// The second look-up may need a day that did not exist at the first one.
+	second.Queue(keyLocked, lockNumber(hash)).
+		QueryRow(func(row pgx.Row) error { return row.Scan(&locked) })
 	second.Queue(acceptInvalidations)
 	queueLookUp(&second, [][]byte{hash}, retention, found)
+
 	for _, batch := range []*pgx.Batch{&first, &second} {
 		if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-			return Answer{}, fmt.Errorf("look at idempotency key: %w", err)
+			return Answer{}, fmt.Errorf("look up idempotency key: %w", err)
 		}
+
 		if k := found.of(r); k != nil {
 			if r.Fingerprint == (Fingerprint{}) {
 				r.Fingerprint = Fingerprint{k.version, [32]byte(k.fingerprint)}
@@ -62,10 +69,10 @@ func Peek(ctx context.Context, tx pgx.Tx, r Request, retention time.Duration) (A
 	return Answer{State: New}, nil
 }
 
-// Find is Peek for an answer that is to be sent to a repeat: a Replay is as durable as one of Settle, and what cannot be made so
-// is ErrOutcomeUnknown. db is the primary's.
+// Find is Peek for an answer that is sent to a repeat: a Replay is as durable as one of CommitOnce.
+// If it cannot be made so, the error is ErrOutcomeUnknown. db must be the primary.
 func Find(ctx context.Context, db Beginner, r Request, retention time.Duration) (Answer, error) {
-	as, err := Settle(ctx, db, func(ctx context.Context, tx pgx.Tx) ([]Answer, error) {
+	as, err := CommitOnce(ctx, db, func(ctx context.Context, tx pgx.Tx) ([]Answer, error) {
 		a, err := Peek(ctx, tx, r, retention)
 		return []Answer{a}, err
 	})

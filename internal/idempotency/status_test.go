@@ -11,7 +11,7 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-func TestPeekTellsWhatAClaimWouldFindAndDisturbsNobody(t *testing.T) {
+func TestPeek(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()
@@ -47,14 +47,14 @@ func TestPeekTellsWhatAClaimWouldFindAndDisturbsNobody(t *testing.T) {
 	wantState(t, peek(changed(r)), idempotency.Mismatch)
 	unknown := changed(r)
 	unknown.Fingerprint.Version++
-	wantState(t, peek(unknown), idempotency.Unreadable)
+	wantState(t, peek(unknown), idempotency.UnknownFingerprintVersion)
 	unknown.Fingerprint = idempotency.Fingerprint{}
 	if diff := cmp.Diff(want, peek(unknown)); diff != "" {
 		t.Errorf("asked about the key alone: %s", diff)
 	}
 }
 
-func TestPeekSeesAHolderInItsOwnDatabaseOnly(t *testing.T) {
+func TestPeekIgnoresOtherDatabases(t *testing.T) {
 	t.Parallel()
 	here, there := newDatabase(t), newDatabase(t)
 	r := newRequest()
@@ -62,7 +62,7 @@ func TestPeekSeesAHolderInItsOwnDatabaseOnly(t *testing.T) {
 	wantState(t, here.peek(t, r), idempotency.New)
 }
 
-func TestAReaderPeeksIntoItsOwnTenantOnly(t *testing.T) {
+func TestPeekSeesOwnTenantOnly(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
 	write, read := db.Pool(t, "api_write"), db.Pool(t, "api_read")
@@ -87,8 +87,8 @@ func TestAReaderPeeksIntoItsOwnTenantOnly(t *testing.T) {
 	}
 }
 
-// Whoever watches a key sees it new, then in progress, then completed, and never goes back.
-func TestPeekIsNeverWrongAcrossACommit(t *testing.T) {
+// A key that is watched goes from new to in progress to completed, and never back.
+func TestPeekDuringCommit(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	for range 40 {

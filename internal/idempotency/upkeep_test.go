@@ -18,7 +18,7 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-func TestPartitionsAreMadeAheadAndDroppedWhenTheirAnswersAreNoLongerPromised(t *testing.T) {
+func TestKeepPartitions(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
 	owner, relay := db.Pool(t, ""), db.Pool(t, "relay")
@@ -27,7 +27,7 @@ func TestPartitionsAreMadeAheadAndDroppedWhenTheirAnswersAreNoLongerPromised(t *
 	for _, age := range []int{-30, -5, -4, -3, -1} {
 		makeDay(t, owner, age)
 	}
-	want := idempotency.Partitions{Made: 2} // nobody has said what is kept
+	want := idempotency.Partitions{Made: 2} // no program has called ExtendRetention
 	if diff := cmp.Diff(want, keep(t, relay)); diff != "" {
 		t.Error(diff)
 	}
@@ -51,7 +51,7 @@ func TestPartitionsAreMadeAheadAndDroppedWhenTheirAnswersAreNoLongerPromised(t *
 	}
 }
 
-func TestTwoCallersAtOnceMakeEachPartitionOnce(t *testing.T) {
+func TestConcurrentMakersMakeDayOnce(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Database(t).Pool(t, "")
 	for day := 1; day <= 7; day++ {
@@ -74,7 +74,7 @@ func TestTwoCallersAtOnceMakeEachPartitionOnce(t *testing.T) {
 	}
 }
 
-func TestUpkeepGivesUpWhenATransactionHoldsTheTableAndLeavesNothingBehind(t *testing.T) {
+func TestKeepPartitionsGivesUpOnLock(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	extend(t, d.owner, retention)
@@ -94,7 +94,7 @@ func TestUpkeepGivesUpWhenATransactionHoldsTheTableAndLeavesNothingBehind(t *tes
 }
 
 // Every midnight one day is due and one day is old, and traffic does not stop for it.
-func TestUpkeepThatMakesAndDropsSucceedsUnderTraffic(t *testing.T) {
+func TestKeepPartitionsUnderTraffic(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	extend(t, d.owner, retention)

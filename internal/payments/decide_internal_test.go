@@ -11,9 +11,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// The rules are laws over all accounts and amounts, so they are tried with many, the edges of int64 among them. A seed
-// that fails names itself.
-func TestAPaymentMovesMoneyAndNeverMakesLosesOrOverdrawsAny(t *testing.T) {
+// The rules are laws over all accounts and amounts, so they are tried with many, the edges of int64
+// among them. A seed that fails names itself.
+func TestDecide(t *testing.T) {
 	t.Parallel()
 	seen := map[Code]int{}
 	for seed := range uint64(20_000) {
@@ -83,7 +83,8 @@ func TestAPaymentMovesMoneyAndNeverMakesLosesOrOverdrawsAny(t *testing.T) {
 	}
 }
 
-// wantRefusal tells the rules once more, in their order of precedence and with numbers that have no range.
+// wantRefusal tells the rules once more, in their order of precedence and with numbers that have no
+// range.
 func wantRefusal(c CreatePayment, source, destination *account) Code {
 	if source == nil || destination == nil {
 		return UnknownAccount
@@ -116,7 +117,7 @@ func randomAccount(random *rand.Rand) *account {
 
 func pick[T any](random *rand.Rand, of ...T) T { return of[random.IntN(len(of))] }
 
-func TestAPaymentWithoutMetadataHasNoneRatherThanNull(t *testing.T) {
+func TestMissingMetadataIsEmptyObject(t *testing.T) {
 	t.Parallel()
 	source, destination := &account{Account: Account{ID: uuid.New(), Kind: System, Currency: "USD"}}, &account{Account: Account{ID: uuid.New(), Currency: "USD"}}
 	c := CreatePayment{AmountMinor: 5, Currency: "USD", SourceAccount: source.ID, DestinationAccount: destination.ID, MayFund: true, Description: "d", ClientReference: "r"}
@@ -130,7 +131,7 @@ func TestAPaymentWithoutMetadataHasNoneRatherThanNull(t *testing.T) {
 	}
 }
 
-func TestIDsAreOfVersion7AndInTheOrderOfTime(t *testing.T) {
+func TestIDsAreOrderedUUIDv7(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 7, 1, 12, 0, 0, 123_000_000, time.UTC)
 	last := newID(at)

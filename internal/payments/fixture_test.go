@@ -75,8 +75,8 @@ func (b *bank) pay(from, to uuid.UUID, amount int64) payments.Request {
 	return b.request(payments.CreatePayment{AmountMinor: amount, Currency: "USD", SourceAccount: from, DestinationAccount: to, MayFund: from == b.system})
 }
 
-// Process is the Processor's for a caller that waits until its accounts are free. On a busy machine a transaction of ours may take so long that its
-// accounts are taken for held.
+// Process is the Processor's for a caller that waits until its accounts are free. On a busy machine
+// a transaction of ours may take so long that its accounts are taken for held.
 func (b *bank) Process(ctx context.Context, rs []payments.Request) ([]idempotency.Answer, error) {
 	as, err := b.Processor.Process(ctx, rs)
 	for i := range as {

@@ -64,7 +64,8 @@ func TestOnlyLockedAccountWaits(t *testing.T) {
 	b.process(t, done)
 	release := b.lock(t, stuck)
 
-	// Unknown accounts, wherever they are in the order of locks, are not taken for the one that is locked.
+	// Unknown accounts, wherever they are in the order of locks, are not taken for the one that is
+	// locked.
 	batch := []payments.Request{
 		b.pay(a, c, 1), b.pay(a, stuck, 1), b.pay(stuck, c, 1), done, b.pay(a, uuid.New(), 1), b.pay(uuid.Nil, a, 1), b.pay(c, a, 1),
 	}
@@ -84,7 +85,7 @@ func TestOnlyLockedAccountWaits(t *testing.T) {
 	waits, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	if b.Await(waits, batch[1]) {
-		t.Error("it may go on, it is told, while the account is locked")
+		t.Error("Await returned true while the account is locked")
 	}
 
 	// Known from now on: the next batch waits for nothing.
@@ -100,7 +101,7 @@ func TestOnlyLockedAccountWaits(t *testing.T) {
 	release()
 	for _, r := range batch[1:3] {
 		if !b.Await(soon(t), r) {
-			t.Error("it may not go on when the account is free")
+			t.Error("Await returned false although the account is free")
 		}
 		wantStatus(t, b.process(t, r)[0], 201)
 	}
@@ -140,7 +141,7 @@ func TestManyLockedAccounts(t *testing.T) {
 	for _, r := range batch[1:] {
 		all.Go(func() {
 			if !b.Await(soon(t), r) {
-				t.Error("it may not go on when the account is free")
+				t.Error("Await returned false although the account is free")
 			}
 		})
 	}
@@ -388,7 +389,8 @@ func TestStuckAccountOccupiesNoCommitter(t *testing.T) {
 	b.wantBalanced(t)
 }
 
-// An account that was taken for held must become free although its row is always locked, by one payer after the other.
+// An account that was taken for held must become free although its row is always locked, by one
+// payer after the other.
 func TestHotAccountBecomesFree(t *testing.T) {
 	t.Parallel()
 	b := newBank(t, nil)
@@ -426,8 +428,9 @@ func TestHotAccountBecomesFree(t *testing.T) {
 	payers.Wait()
 }
 
-// Customers pay each other in both directions. Rows are locked from the lowest id to the highest whatever the direction, by every version that runs
-// next to this one during a deploy: any other order would end in deadlocks.
+// Customers pay each other in both directions. Rows are locked from the lowest id to the highest
+// whatever the direction, by every version that runs next to this one during a deploy: any other
+// order would end in deadlocks.
 func TestAccountsAreLockedByID(t *testing.T) {
 	t.Parallel()
 	b := newBank(t, nil)
@@ -463,12 +466,13 @@ func TestAccountsAreLockedByID(t *testing.T) {
 		}
 		release()
 		if !b.Await(soon(t), batch[0]) {
-			t.Error("it may not go on when the account is free")
+			t.Error("Await returned false although the account is free")
 		}
 	}
 }
 
-// A table that is locked for a moment, by an upkeep or a migration, is waited for as long as the session allows.
+// A table that is locked for a moment, by an upkeep or a migration, is waited for as long as the
+// session allows.
 func TestOnlyAccountsAreWaitedForBriefly(t *testing.T) {
 	t.Parallel()
 	b := newBank(t, nil)

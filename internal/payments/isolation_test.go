@@ -15,7 +15,7 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-func TestReplaysInABatchKeepTheirPlaces(t *testing.T) {
+func TestReplaysKeepTheirPlaces(t *testing.T) {
 	t.Parallel()
 	b := newBank(t, nil)
 	from, to := b.customer(t, 100), b.customer(t, 0)
@@ -45,7 +45,7 @@ func TestReplaysInABatchKeepTheirPlaces(t *testing.T) {
 	b.wantBalanced(t)
 }
 
-func TestAForeignAccountIsNotLocked(t *testing.T) {
+func TestForeignAccountIsNotLocked(t *testing.T) {
 	t.Parallel()
 	b := newBank(t, nil)
 	stranger := &bank{Processor: b.Processor, owner: b.owner, tenant: uuid.New(), client: b.client}

@@ -54,8 +54,9 @@ func grouped(t *testing.T, commit func(context.Context, []payments.Request) ([]i
 	return g, stop
 }
 
-// The second COMMIT of every connection is lost, until there were so many: a thousand times it was done and nobody was told.
-func TestWhateverBecomesOfAThousandCommitsEveryPaymentIsMadeOnceAndItsCallerGetsItsFirstAnswer(t *testing.T) {
+// The second COMMIT of every connection is lost, until there were so many: a thousand times it took
+// place and no client was told.
+func TestThousandLostCommitsPayOnce(t *testing.T) {
 	t.Parallel()
 	for fate, lose := range map[pgproxy.Fate]int64{pgproxy.LoseReply: 1000, pgproxy.LoseRequest: 250, pgproxy.Cut: 250} {
 		t.Run(fate.String(), func(t *testing.T) {
@@ -129,7 +130,8 @@ func TestWhateverBecomesOfAThousandCommitsEveryPaymentIsMadeOnceAndItsCallerGets
 	}
 }
 
-// The network is cut under a COMMIT: its backend keeps the transaction and the key, and nobody can tell whether COMMIT will arrive.
+// The network is cut under a COMMIT: its backend keeps the transaction and the key, and no client
+// can tell whether COMMIT will arrive.
 func TestStalledCommit(t *testing.T) {
 	t.Parallel()
 	for name, ends := range map[string]bool{"the backend ends while it is asked about": true, "the backend stays": false} {
@@ -183,7 +185,7 @@ func TestStalledCommit(t *testing.T) {
 	}
 }
 
-func TestWhileTheDatabaseStaysAwayTheOutcomeIsUnknownToTheWholeBatchAndARepeatFindsItOut(t *testing.T) {
+func TestOutcomeUnknownForWholeBatch(t *testing.T) {
 	t.Parallel()
 	for fate, found := range map[pgproxy.Fate]idempotency.State{pgproxy.LoseReply: idempotency.Replay, pgproxy.LoseRequest: idempotency.New} {
 		t.Run(fate.String(), func(t *testing.T) {
@@ -243,7 +245,7 @@ func TestWhileTheDatabaseStaysAwayTheOutcomeIsUnknownToTheWholeBatchAndARepeatFi
 	}
 }
 
-func TestABatchCostsTheSameStatementsWhateverItsSize(t *testing.T) {
+func TestStatementsThroughProxyAreConstant(t *testing.T) {
 	t.Parallel()
 	var counter statements
 	b := newBank(t, &counter)

@@ -14,7 +14,7 @@ type Request struct {
 	Method  string            // HTTP method, for the audit trail
 	Route   string            // route pattern, for the audit trail
 	Headers map[string]string // go with the event: trace context
-	At      time.Time         // when it is decided, by the database clock; Process sets it from the claim
+	At      time.Time         // when it is decided, by the database clock; set from the claim
 	Command Command
 }
 
@@ -43,7 +43,8 @@ type CreatePayment struct {
 func (CreateAccount) command() {}
 func (CreatePayment) command() {}
 
-// MaxAmount is the most that one payment moves, in minor units. Below 2^53, so that it survives every JSON parser.
+// MaxAmount is the most that one payment moves, in minor units. It is below 2^53, so that every
+// JSON parser reads it exactly.
 const MaxAmount = 1_000_000_000_000
 
 // Kind is what an account is for.
@@ -55,7 +56,8 @@ const (
 	System   Kind = "system"   // where money comes from: one per tenant and currency
 )
 
-// Account holds money of one tenant in one currency. Its JSON form is what the API answers and what account.opened carries.
+// Account holds money of one tenant in one currency. The API and the event account.opened carry its
+// JSON form.
 type Account struct {
 	ID           uuid.UUID `json:"id"`
 	Currency     string    `json:"currency"`
@@ -65,7 +67,7 @@ type Account struct {
 	CreatedAt    time.Time `json:"created_at"`
 }
 
-// Status is where a payment stands.
+// Status is the state of a payment.
 type Status string
 
 // The statuses of a payment.
@@ -74,7 +76,7 @@ const (
 	Declined  Status = "declined"  // recorded, but no money moved
 )
 
-// Payment is a payment that was decided. Its JSON form is what the API answers and what its event carries.
+// Payment is a payment that was decided. The API and its event carry its JSON form.
 type Payment struct {
 	ID                 uuid.UUID         `json:"id"`
 	Status             Status            `json:"status"`
@@ -104,23 +106,23 @@ type Code string
 // The reasons for which a well-formed command is refused.
 const (
 	InsufficientFunds Code = "insufficient-funds"    // the payment is recorded as declined
-	UnknownAccount    Code = "unknown-account"       // not there, or another tenant's
+	UnknownAccount    Code = "unknown-account"       // does not exist, or is another tenant's
 	CurrencyMismatch  Code = "currency-mismatch"     // an account is kept in another currency
-	FundingForbidden  Code = "funding-forbidden"     // a system account as source, without the scope accounts:fund
-	AmountOutOfRange  Code = "amount-out-of-range"   // a balance would leave the range of int64
-	SystemExists      Code = "system-account-exists" // the tenant has one in this currency
+	FundingForbidden  Code = "funding-forbidden"     // a system account pays only with accounts:fund
+	AmountOutOfRange  Code = "amount-out-of-range"   // a balance would overflow int64
+	SystemExists      Code = "system-account-exists" // the tenant already has one in this currency
 )
 
-// Outcome is what became of one request. Exactly one of Account, Payment and Refusal is set, but for a declined payment,
-// which has Payment and Refusal.
+// Outcome is the result of one request. Exactly one of Account, Payment and Refusal is set, except
+// for a declined payment, which has Payment and Refusal.
 type Outcome struct {
 	Account *Account
 	Payment *Payment
 	Refusal *Refusal
 }
 
-// Refusal says why nothing moved. It is an answer like any other: stored under the key and replayed.
+// Refusal is why no money moved. It is an answer like any other: stored under the key and replayed.
 type Refusal struct {
 	Code    Code
-	Account uuid.UUID // the account that it is about; zero: none
+	Account uuid.UUID // the account it is about, if any
 }

@@ -12,27 +12,32 @@ import (
 	"github.com/oncepay/oncepay/internal/outbox"
 )
 
-// Processor answers requests: whatever crashes, repeats or races, each key takes effect once, with its event.
+// Processor answers requests. Whatever crashes, repeats or races, each key takes effect once, with
+// its event.
 type Processor struct {
 	DB        idempotency.Beginner
 	Retention time.Duration                      // how long an answer is promised to be kept
-	Render    func(Outcome) idempotency.Response // makes the bytes that are stored and sent, before COMMIT
-	OnClaim   func(time.Duration)                // told how long each claim took; nil is fine
-	OnHeld    func(account uuid.UUID)            // told of each account that somebody else keeps locked; nil is fine
+	Render    func(Outcome) idempotency.Response // makes the bytes that are stored and sent
+	OnClaim   func(time.Duration)                // called with how long each claim took; may be nil
+	OnHeld    func(account uuid.UUID)            // called when an account is found held; may be nil
 
 	held held
 }
 
-// Process answers rs in one transaction and commits it: one answer per request, in order. What it returned may be sent.
-// An error means that nothing was done, but for idempotency.ErrOutcomeUnknown. A request is Busy when somebody else keeps one of
-// its accounts locked: see Await.
+// Process answers rs in one transaction and commits it: one answer per request, in order. What it
+// returned may be sent. An error means that nothing was done, except for
+// idempotency.ErrOutcomeUnknown. A request is Busy when another session keeps one of its accounts
+// locked: see Await.
 func (p *Processor) Process(ctx context.Context, rs []Request) ([]idempotency.Answer, error) {
-	for dayMade := false; ; {
-		answers, err := idempotency.Settle(ctx, p.DB, func(ctx context.Context, tx pgx.Tx) ([]idempotency.Answer, error) {
-			return p.process(ctx, tx, rs)
-		})
+	attempt := func(ctx context.Context, tx pgx.Tx) ([]idempotency.Answer, error) {
+		return p.process(ctx, tx, rs)
+	}
 
-		// Below nothing was done: the transaction is rolled back and holds no lock.
+	for dayMade := false; ; {
+		answers, err := idempotency.CommitOnce(ctx, p.DB, attempt)
+
+		// From the second case on nothing was done: the transaction is rolled back and holds no
+		// lock.
 		var blocked *blockedError
 		switch {
 		case err == nil, errors.Is(err, idempotency.ErrOutcomeUnknown):
@@ -40,7 +45,7 @@ func (p *Processor) Process(ctx context.Context, rs []Request) ([]idempotency.An
 		case !dayMade && (idempotency.MissingDay(err) || outbox.MissingDay(err)):
 			dayMade = true
 			err = p.makeDay(ctx)
-		case errors.As(err, &blocked): // once more, without those who need that account
+		case errors.As(err, &blocked): // run again without the requests that need that account
 			err = p.hold(ctx, blocked)
 		}
 		if err != nil {
@@ -58,23 +63,29 @@ func (p *Processor) makeDay(ctx context.Context) error {
 	return err
 }
 
-// process is the heart: one transaction claims the keys, writes the payments and their events and stores the responses.
-// Nothing in it may be seen by a client before it commits.
-func (p *Processor) process(ctx context.Context, tx pgx.Tx, rs []Request) ([]idempotency.Answer, error) {
+// process is the heart: one transaction claims the keys, executes what is new, appends the events
+// and stores the responses. No client may see anything of it before it commits.
+func (p *Processor) process(
+	ctx context.Context, tx pgx.Tx, rs []Request,
+) ([]idempotency.Answer, error) {
 	keys := keysOf(rs)
 	answers, err := p.claim(ctx, tx, keys)
 	if err != nil {
 		return nil, err
 	}
+
+	// Only new requests go on, and of those only the ones whose accounts are not held.
 	fresh, places := onlyNew(rs, answers)
 	fresh, places = p.setApart(fresh, places, answers)
 	if len(fresh) == 0 {
 		return answers, nil
 	}
+
 	outcomes, err := Execute(ctx, tx, fresh)
 	if err != nil {
 		return nil, err
 	}
+
 	events, err := eventsOf(fresh, outcomes)
 	if err != nil {
 		return nil, err
@@ -82,13 +93,16 @@ func (p *Processor) process(ctx context.Context, tx pgx.Tx, rs []Request) ([]ide
 	if err := outbox.Append(ctx, tx, events); err != nil {
 		return nil, err
 	}
+
 	for i, o := range outcomes {
 		answers[places[i]].Response = p.Render(o)
 	}
 	return answers, idempotency.Store(ctx, tx, keys, answers)
 }
 
-func (p *Processor) claim(ctx context.Context, tx pgx.Tx, keys []idempotency.Request) ([]idempotency.Answer, error) {
+func (p *Processor) claim(
+	ctx context.Context, tx pgx.Tx, keys []idempotency.Request,
+) ([]idempotency.Answer, error) {
 	if p.OnClaim != nil {
 		defer func(start time.Time) { p.OnClaim(time.Since(start)) }(time.Now())
 	}
@@ -103,12 +117,12 @@ func keysOf(rs []Request) []idempotency.Request {
 	return keys
 }
 
-// onlyNew returns the requests that are to be executed, dated by the claim, and their places in rs.
+// onlyNew returns the requests to execute, dated by the claim, and their places in rs.
 func onlyNew(rs []Request, answers []idempotency.Answer) (fresh []Request, places []int) {
 	for i, a := range answers {
 		if a.State == idempotency.New {
 			r := rs[i]
-			r.At = a.Date.UTC().Truncate(time.Millisecond) // a UUIDv7's precision, so that id and time agree
+			r.At = a.Date.UTC().Truncate(time.Millisecond) // as precise as a UUIDv7, so that both agree
 			fresh, places = append(fresh, r), append(places, i)
 		}
 	}

@@ -48,7 +48,7 @@ func TestTimesAreTheClaims(t *testing.T) {
 	}
 }
 
-func TestAPaymentIsWrittenWithItsEntriesItsEventAndItsAnswer(t *testing.T) {
+func TestPaymentWritesEntriesEventAndAnswer(t *testing.T) {
 	t.Parallel()
 	b := newBank(t, nil)
 	from, to := b.customer(t, 1000), b.customer(t, 0)
@@ -94,7 +94,7 @@ func TestAPaymentIsWrittenWithItsEntriesItsEventAndItsAnswer(t *testing.T) {
 	b.wantBalanced(t)
 }
 
-func TestARefusalIsStoredAndWritesNothingElse(t *testing.T) {
+func TestRefusalStoresOnlyItsAnswer(t *testing.T) {
 	t.Parallel()
 	b, stranger := newBank(t, nil), uuid.New()
 	usd, euro := b.customer(t, 1000), b.open(t, payments.Customer, "EUR")
@@ -110,13 +110,13 @@ func TestARefusalIsStoredAndWritesNothingElse(t *testing.T) {
 	c := fund.Command.(payments.CreatePayment)
 	c.MayFund = false
 	fund.Command = c
-	nobody := uuid.New()
+	unknown := uuid.New()
 	for name, refused := range map[string]struct {
 		r    payments.Request
 		want payments.Refusal
 	}{
-		"unknown source":                     {b.pay(nobody, usd, 1), payments.Refusal{Code: payments.UnknownAccount, Account: nobody}},
-		"unknown destination":                {b.pay(usd, nobody, 1), payments.Refusal{Code: payments.UnknownAccount, Account: nobody}},
+		"unknown source":                     {b.pay(unknown, usd, 1), payments.Refusal{Code: payments.UnknownAccount, Account: unknown}},
+		"unknown destination":                {b.pay(usd, unknown, 1), payments.Refusal{Code: payments.UnknownAccount, Account: unknown}},
 		"another tenant's source":            {b.pay(foreign, usd, 1), payments.Refusal{Code: payments.UnknownAccount, Account: foreign}},
 		"another tenant's destination":       {b.pay(usd, foreign, 1), payments.Refusal{Code: payments.UnknownAccount, Account: foreign}},
 		"destination in another currency":    {b.pay(usd, euro, 1), payments.Refusal{Code: payments.CurrencyMismatch, Account: euro}},
@@ -151,7 +151,7 @@ func TestARefusalIsStoredAndWritesNothingElse(t *testing.T) {
 	}
 }
 
-func TestADeclinedPaymentIsRecordedWithItsEventAndMovesNothing(t *testing.T) {
+func TestDeclinedPaymentMovesNothing(t *testing.T) {
 	t.Parallel()
 	b := newBank(t, nil)
 	from, to := b.customer(t, 99), b.customer(t, 0)
@@ -170,7 +170,7 @@ func TestADeclinedPaymentIsRecordedWithItsEventAndMovesNothing(t *testing.T) {
 	b.wantBalanced(t)
 }
 
-func TestWithinABatchEachRequestSeesWhatTheOnesBeforeLeft(t *testing.T) {
+func TestBatchRunsInOrder(t *testing.T) {
 	t.Parallel()
 	b := newBank(t, nil)
 	one, two, three := b.customer(t, 100), b.customer(t, 0), b.customer(t, 0)
@@ -201,7 +201,7 @@ func TestWithinABatchEachRequestSeesWhatTheOnesBeforeLeft(t *testing.T) {
 	b.wantBalanced(t)
 }
 
-func TestABatchSpansTenantsAndMoneyDoesNot(t *testing.T) {
+func TestMoneyStaysWithinTenant(t *testing.T) {
 	t.Parallel()
 	b := newBank(t, nil)
 	mine, other := b.customer(t, 100), &bank{Processor: b.Processor, owner: b.owner, tenant: uuid.New(), client: b.client}

@@ -18,7 +18,7 @@ import (
 )
 
 // Workers send overlapping batches for the same few accounts, each request to two workers.
-func TestTheBooksBalanceUnderConcurrentBatchesOnHotAccounts(t *testing.T) {
+func TestBooksBalanceOnHotAccounts(t *testing.T) {
 	t.Parallel()
 	const workers, batches, batch = 6, 12, 20
 	var counter statements
@@ -98,7 +98,7 @@ func (b *bank) randomRequest(random *rand.Rand, accounts []uuid.UUID) payments.R
 }
 
 // Two batches open the same accounts in opposite orders.
-func TestOfTwoSystemAccountsThatRaceOneIsRefused(t *testing.T) {
+func TestSystemAccountRace(t *testing.T) {
 	t.Parallel()
 	const rounds, currencies = 10, 100
 	var counter statements
@@ -141,7 +141,7 @@ func TestOfTwoSystemAccountsThatRaceOneIsRefused(t *testing.T) {
 	b.wantBalanced(t)
 }
 
-func TestTheNumberOfStatementsDoesNotDependOnTheLengthOfTheBatch(t *testing.T) {
+func TestStatementsPerBatchAreConstant(t *testing.T) {
 	t.Parallel()
 	var counter statements
 	b := newBank(t, &counter)
@@ -183,7 +183,8 @@ func TestTheNumberOfStatementsDoesNotDependOnTheLengthOfTheBatch(t *testing.T) {
 	}
 }
 
-// statements counts what is sent to the server, one by one or in batches, and what it ended with a deadlock.
+// statements counts what is sent to the server, one by one or in batches, and what it ended with a
+// deadlock.
 type statements struct {
 	atomic.Int64
 	deadlocks atomic.Int64

@@ -16,12 +16,14 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-// What a payment costs on disk, table by table with its indexes, and in the write-ahead log; docs/sizes.md has the figures.
+// What a payment costs on disk, table by table with its indexes, and in the write-ahead log;
+// docs/sizes.md has the figures.
 //
 //	go test -run '^$' -bench BytesOnDisk -benchtime 200000x ./internal/payments
 //
-// The number of payments is the benchtime; below some ten thousand it is the pages that are only begun that are measured.
-// Every request is a batch of one, under a random UUID, as most clients choose their keys. The log is the whole server's: let nothing else run on it.
+// The number of payments is the benchtime; below some ten thousand it is the pages that are only
+// begun that are measured. Every request is a batch of one, under a random UUID, as most clients
+// choose their keys. The log is the whole server's: let nothing else run on it.
 func BenchmarkBytesOnDiskPerPayment(b *testing.B) {
 	bank, accounts := newFundedBank(b, 1000)
 	before := measureSizes(b, bank.owner)
@@ -46,7 +48,8 @@ func BenchmarkBytesOnDiskPerPayment(b *testing.B) {
 	b.ReportMetric(float64(bodies.Load())/float64(b.N), "answer-B/op")
 }
 
-// newFundedBank has a number of accounts with more money than the benchmark moves. It answers what the API answers.
+// newFundedBank has a number of accounts with more money than the benchmark moves. It answers what
+// the API answers.
 func newFundedBank(b *testing.B, customers int) (*bank, []uuid.UUID) {
 	b.Helper()
 	db := testenv.Database(b)
@@ -60,7 +63,8 @@ func newFundedBank(b *testing.B, customers int) (*bank, []uuid.UUID) {
 	return bank, accounts
 }
 
-// usualPayment fills the fields that clients usually fill, from one account to another that are chosen by chance.
+// usualPayment fills the fields that clients usually fill, from one account to another that are
+// chosen by chance.
 func (b *bank) usualPayment(accounts []uuid.UUID) payments.Request {
 	chance := uuid.New()
 	from := (int(chance[0])<<8 | int(chance[1])) % len(accounts)
@@ -82,7 +86,8 @@ func randomBytes(n int) []byte {
 	return b
 }
 
-// The partitions of each table with their indexes and TOAST, after a VACUUM, and where the log ends.
+// The partitions of each table with their indexes and TOAST, after a VACUUM, and where the log
+// ends.
 func measureSizes(b *testing.B, owner *pgxpool.Pool) map[string]int64 {
 	b.Helper()
 	sizes := map[string]int64{"WAL-B/op": count(b, owner, `SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')::bigint`)}

@@ -14,7 +14,7 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-func TestEverySessionHasItsNameAndLimits(t *testing.T) {
+func TestSessionHasNameAndLimits(t *testing.T) {
 	t.Parallel()
 	pool, err := postgres.Open(t.Context(), testenv.Database(t).URL+"&lock_timeout=1s", "teller", 3, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -48,7 +48,7 @@ func TestEverySessionHasItsNameAndLimits(t *testing.T) {
 	}
 }
 
-func TestASessionWithoutItsLimitsIsRefusedUntilTheRoleHasThem(t *testing.T) {
+func TestSessionWithoutLimitsIsRefused(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
 	owner := db.Pool(t, "")
@@ -80,7 +80,7 @@ func TestASessionWithoutItsLimitsIsRefusedUntilTheRoleHasThem(t *testing.T) {
 	}
 }
 
-func TestAServerThatTakesNoWritesIsRefusedUnlessTheURLAllowsIt(t *testing.T) {
+func TestReadOnlyServerIsRefused(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
 	if _, err := db.Pool(t, "").Exec(t.Context(), `ALTER DATABASE `+db.Name+` SET default_transaction_read_only = on`); err != nil {
@@ -99,7 +99,7 @@ func TestAServerThatTakesNoWritesIsRefusedUnlessTheURLAllowsIt(t *testing.T) {
 	pool.Close()
 }
 
-func TestAServerThatCannotBeReachedIsOneLineInTimeWithoutThePassword(t *testing.T) {
+func TestUnreachableServerIsOneLineWithoutPassword(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts, and says nothing
 	if err != nil {

@@ -11,19 +11,20 @@ import (
 	"strings"
 )
 
-// DeadLetters is the command dead-letters of a program that has some: list, show, retry and skip.
+// DeadLetters is the command dead-letters of a program: list, show, retry and skip.
 type DeadLetters struct {
 	Program   string // its name
 	Help      string
-	None      string // what list says when there are none at all
-	NoneWaits string // … when none waits for a decision
-	// Open returns the letters that the environment names, and how to close them.
+	None      string // printed by list when there are none at all
+	NoneWaits string // printed by list when none waits for a decision
+
+	// Open returns the letters of the configured database, and a function that closes them.
 	Open func(ctx context.Context, getenv func(string) string) (Letters, func(), error)
 }
 
-// Letters are the dead letters of one program. An id that none has is an error that says so.
+// Letters are the dead letters of one program. An unknown id is an error that says so.
 type Letters interface {
-	// List returns them for JSON, and one line for each.
+	// List returns the letters for JSON, and one line of text for each.
 	List(ctx context.Context, all bool) (letters any, lines []string, err error)
 	Show(ctx context.Context, id int64) (letter any, err error)
 	Payload(ctx context.Context, id int64) ([]byte, error)
@@ -37,11 +38,13 @@ type letterCommand struct {
 	help               bool
 	all, json, payload bool
 	reason             string
-	id                 int64 // list: none
+	id                 int64 // not for list
 }
 
-// Run is a Command's.
-func (d DeadLetters) Run(ctx context.Context, args []string, getenv func(string) string, stdout io.Writer) error {
+// Run implements Command.Run.
+func (d DeadLetters) Run(
+	ctx context.Context, args []string, getenv func(string) string, stdout io.Writer,
+) error {
 	c, err := d.parse(args)
 	if err != nil {
 		return err
@@ -56,6 +59,7 @@ func (d DeadLetters) Run(ctx context.Context, args []string, getenv func(string)
 		return err
 	}
 	defer closeAll()
+
 	switch c.name {
 	case "list":
 		return d.list(ctx, letters, c, stdout)
@@ -68,11 +72,12 @@ func (d DeadLetters) Run(ctx context.Context, args []string, getenv func(string)
 	}
 }
 
-// parse says what is wrong with a command line before anything is asked of a database.
+// parse checks the command line, before any connection to the database.
 func (d DeadLetters) parse(args []string) (c letterCommand, err error) {
 	if len(args) == 0 || args[0] == "-h" || args[0] == "-help" || args[0] == "--help" {
 		return letterCommand{help: true}, nil
 	}
+
 	c.name = args[0]
 	help := d.Program + " dead-letters -h"
 	flags := flag.NewFlagSet(c.name, flag.ContinueOnError)
@@ -102,19 +107,22 @@ func (d DeadLetters) parse(args []string) (c letterCommand, err error) {
 		return c, fmt.Errorf("unknown argument %q: see %s", given[0], help)
 	case c.name == "list":
 	case len(given) != 1:
-		return c, fmt.Errorf("%s takes the ID of one dead letter, behind its flags: see %s", c.name, help)
+		return c, fmt.Errorf("%s takes the ID of one dead letter, after its flags: see %s", c.name, help)
 	default:
 		if c.id, err = strconv.ParseInt(given[0], 10, 64); err != nil || c.id < 1 {
-			return c, fmt.Errorf("an ID is a number, as %s dead-letters list shows it", d.Program)
+			return c, fmt.Errorf("the ID must be a number shown by %s dead-letters list", d.Program)
 		}
 	}
+
 	if c.name == "skip" && strings.TrimSpace(c.reason) == "" {
 		return c, errors.New("skip needs -reason: it is kept with the event")
 	}
 	return c, nil
 }
 
-func (d DeadLetters) list(ctx context.Context, letters Letters, c letterCommand, stdout io.Writer) error {
+func (d DeadLetters) list(
+	ctx context.Context, letters Letters, c letterCommand, stdout io.Writer,
+) error {
 	all, lines, err := letters.List(ctx, c.all)
 	switch {
 	case err != nil:
@@ -126,6 +134,7 @@ func (d DeadLetters) list(ctx context.Context, letters Letters, c letterCommand,
 	case len(lines) == 0:
 		lines = []string{d.NoneWaits}
 	}
+
 	_, err = fmt.Fprintln(stdout, strings.Join(lines, "\n"))
 	return err
 }
@@ -139,6 +148,7 @@ func show(ctx context.Context, letters Letters, c letterCommand, stdout io.Write
 		_, err = stdout.Write(payload)
 		return err
 	}
+
 	letter, err := letters.Show(ctx, c.id)
 	if err != nil {
 		return err

@@ -1,5 +1,5 @@
-// Package program is what every long-running program of this module does around its run function: flags, signals, clear
-// errors, exit codes and the health check of a container that has no shell.
+// Package program is what every long-running program of this module does around its run function:
+// flags, signals, clear errors, exit codes, and the health check of a container without a shell.
 package program
 
 import (
@@ -25,12 +25,12 @@ type Program struct {
 	Usage   string // its variables, for -h
 	Example string // a command line, for -h
 
-	// Run is the program: it returns when ctx ends and everything accepted is settled. What it returns is shown to the
-	// operator, one line per problem.
+	// Run is the program. It returns when ctx ends and everything it accepted is finished. Its error is
+	// shown to the operator, one line per problem.
 	Run func(ctx context.Context, getenv func(string) string, stderr io.Writer) error
-	// Commands are further things it can do, by their first argument, with one line each for -h.
+	// Commands are what else it can do, by their first argument.
 	Commands map[string]Command
-	// Probe returns the address that answers /readyz.
+	// Probe returns the address that serves /readyz.
 	Probe func(getenv func(string) string) (addr string, err error)
 }
 
@@ -40,13 +40,14 @@ type Command struct {
 	Run   func(ctx context.Context, args []string, getenv func(string) string, stdout io.Writer) error
 }
 
-// Main runs p with the arguments of its command line and returns the exit code: 0, or 1 after one line per problem.
+// Main runs p with its command-line arguments and returns the exit code: 0, or 1 after printing one
+// line per problem.
 //
-// SIGINT and SIGTERM end ctx, so that Run drains; a second one ends the process at once.
+// SIGINT and SIGTERM end ctx, so that Run drains. A second one ends the process at once.
 func Main(p Program, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	context.AfterFunc(ctx, stop) // from here on a signal does what signals do
+	context.AfterFunc(ctx, stop) // after the first signal, the next one has its default effect
 
 	var err error
 	switch {
@@ -64,6 +65,7 @@ func Main(p Program, args []string, getenv func(string) string, stdout, stderr i
 	if err == nil {
 		return 0
 	}
+
 	for line := range strings.Lines(strings.TrimSpace(err.Error())) {
 		fmt.Fprintf(stderr, "%s: %s\n", p.Name, strings.TrimSpace(line))
 	}
@@ -74,9 +76,9 @@ func (p Program) help() string {
 	return fmt.Sprintf(`%s
 
 Usage:
-  %[2]s           runs until SIGINT or SIGTERM, then finishes what it has accepted; a second signal ends it at once
-  %[2]s health    asks a running %[2]s whether it is ready: exit code 0 if so, else 1
-  %[2]s -h        this text
+  %[2]s           run until SIGINT or SIGTERM, then finish accepted work; a second signal quits
+  %[2]s health    ask a running %[2]s whether it is ready: exit code 0 if so, else 1
+  %[2]s -h        print this text
 %[5]s
 Variables:
 %[3]s
@@ -92,22 +94,25 @@ func (p Program) commands() (lines string) {
 	return lines
 }
 
-// health asks the instance that runs with the same environment.
+// health asks the instance that runs with the same environment whether it is ready.
 func (p Program) health(ctx context.Context, getenv func(string) string) error {
 	addr, err := p.Probe(getenv)
 	if err != nil {
 		return err
 	}
+
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return fmt.Errorf("read address: %w", err)
 	}
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		host = "127.0.0.1" // it listens everywhere, so it listens here
+		host = "127.0.0.1" // it listens on every address, this one included
 	}
+	url := "http://" + net.JoinHostPort(host, port) + "/readyz"
+
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+"/readyz", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return fmt.Errorf("ask for health: %w", err)
 	}
@@ -116,6 +121,7 @@ func (p Program) health(ctx context.Context, getenv func(string) string) error {
 		return fmt.Errorf("ask for health: %w", err)
 	}
 	defer response.Body.Close()
+
 	if response.StatusCode != http.StatusOK {
 		reason, _ := io.ReadAll(io.LimitReader(response.Body, 1<<10))
 		return errors.New("not ready: " + string(reason))

@@ -14,12 +14,12 @@ import (
 	"github.com/oncepay/oncepay/internal/idempotency"
 )
 
-func TestAnAttemptThatLostARaceIsRunAgainFromTheStart(t *testing.T) {
+func TestLostRaceIsRetried(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	for sqlstate, want := range map[string]int{
-		"40001": 3, "40P01": 3, "55P03": 3, "23505": 3, // tried until it succeeds
-		"22012": 1, "23503": 1, "57014": 1, "53300": 1, // not tried again
+		"40001": 3, "40P01": 3, "55P03": 3, "23505": 3, // retried until it succeeds
+		"22012": 1, "23503": 1, "57014": 1, "53300": 1, // not retried
 	} {
 		t.Run(sqlstate, func(t *testing.T) {
 			t.Parallel()
@@ -49,7 +49,7 @@ func TestAnAttemptThatLostARaceIsRunAgainFromTheStart(t *testing.T) {
 	}
 }
 
-func TestARaceThatIsAlwaysLostEndsWithItsError(t *testing.T) {
+func TestRaceLostEveryTimeIsAnError(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()
@@ -65,8 +65,8 @@ func TestARaceThatIsAlwaysLostEndsWithItsError(t *testing.T) {
 	wantState(t, d.run(t, again(r)), idempotency.New)
 }
 
-// Somebody wrote the table without the lock, between the look-up and the insert.
-func TestAKeyThatIsThereAtStoreIsClaimedAgain(t *testing.T) {
+// Another session writes the table without the lock, between look-up and insert.
+func TestDuplicateKeyAtStoreIsClaimedAgain(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()
@@ -83,7 +83,7 @@ func TestAKeyThatIsThereAtStoreIsClaimedAgain(t *testing.T) {
 	}
 }
 
-func TestAClientThatLeavesDuringCommitDoesNotCancelIt(t *testing.T) {
+func TestClientGoneDuringCommit(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()
@@ -102,7 +102,7 @@ func TestAClientThatLeavesDuringCommitDoesNotCancelIt(t *testing.T) {
 	}
 }
 
-func TestAClientThatLeavesBeforeAnUnknownCommitIsSettledDoesNotLeaveItOpen(t *testing.T) {
+func TestClientGoneAfterLostCommit(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()
@@ -119,7 +119,7 @@ func TestAClientThatLeavesBeforeAnUnknownCommitIsSettledDoesNotLeaveItOpen(t *te
 	wantState(t, d.run(t, again(r)), idempotency.Replay)
 }
 
-func TestAClientThatLeavesBeforeCommitFreesTheKeyAtOnce(t *testing.T) {
+func TestClientGoneBeforeCommitFreesKey(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()
@@ -135,7 +135,7 @@ func TestAClientThatLeavesBeforeCommitFreesTheKeyAtOnce(t *testing.T) {
 	wantState(t, d.run(t, again(r)), idempotency.New)
 }
 
-func TestAPanicFreesTheKeyAtOnce(t *testing.T) {
+func TestPanicFreesKey(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()
@@ -159,7 +159,7 @@ func TestAPanicFreesTheKeyAtOnce(t *testing.T) {
 	}
 }
 
-// gone is a database that lost one COMMIT and is away since; refuse says how the later transactions begin.
+// gone is a database that lost one COMMIT and is down since; refuse is how later BEGINs fail.
 type gone struct {
 	pgx.Tx // nil: nothing of it is used
 	refuse func(context.Context) error
@@ -176,7 +176,7 @@ func (g *gone) Conn() *pgx.Conn                { return nil }
 func (g *gone) Commit(context.Context) error   { return io.ErrUnexpectedEOF }
 func (g *gone) Rollback(context.Context) error { return pgx.ErrTxClosed }
 
-func TestWhenNobodyCanBeAskedTheOutcomeIsUnknownWithinSeconds(t *testing.T) {
+func TestOutcomeUnknownWithinSeconds(t *testing.T) {
 	t.Parallel()
 	refused := errors.New("connection refused")
 	for name, refuse := range map[string]func(context.Context) error{
@@ -187,9 +187,9 @@ func TestWhenNobodyCanBeAskedTheOutcomeIsUnknownWithinSeconds(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				start, g := time.Now(), &gone{refuse: refuse}
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the client does not wait that long
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the client gives up earlier
 				defer cancel()
-				_, err := idempotency.Settle(ctx, g, func(context.Context, pgx.Tx) ([]idempotency.Answer, error) {
+				_, err := idempotency.CommitOnce(ctx, g, func(context.Context, pgx.Tx) ([]idempotency.Answer, error) {
 					return []idempotency.Answer{{State: idempotency.New}}, nil
 				})
 				if !errors.Is(err, idempotency.ErrOutcomeUnknown) || !errors.Is(err, refused) {
@@ -206,27 +206,27 @@ func TestWhenNobodyCanBeAskedTheOutcomeIsUnknownWithinSeconds(t *testing.T) {
 	}
 }
 
-func TestATransactionThatDoesNotBeginDidNothing(t *testing.T) {
+func TestFailedBeginDidNothing(t *testing.T) {
 	t.Parallel()
 	refused := errors.New("connection refused")
 	g := &gone{begun: 1, refuse: func(context.Context) error { return refused }}
-	_, err := idempotency.Settle(t.Context(), g, nil)
+	_, err := idempotency.CommitOnce(t.Context(), g, nil)
 	if !errors.Is(err, refused) || errors.Is(err, idempotency.ErrOutcomeUnknown) || g.begun != 2 {
 		t.Errorf("begun %d times, %v", g.begun-1, err)
 	}
 }
 
-// stuck is a database where every COMMIT waits for something that does not come.
+// stuck is a database where every COMMIT hangs.
 type stuck struct{ gone }
 
 func (s *stuck) BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error) { return s, nil }
 func (s *stuck) Commit(ctx context.Context) error                       { <-ctx.Done(); return ctx.Err() }
 
-func TestCommitsThatNeverEndAreGivenUpWithinNineSeconds(t *testing.T) {
+func TestHangingCommitEndsWithinNineSeconds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		_, err := idempotency.Settle(t.Context(), &stuck{}, func(context.Context, pgx.Tx) ([]idempotency.Answer, error) {
+		_, err := idempotency.CommitOnce(t.Context(), &stuck{}, func(context.Context, pgx.Tx) ([]idempotency.Answer, error) {
 			return []idempotency.Answer{{State: idempotency.New}}, nil
 		})
 		if took := time.Since(start); !errors.Is(err, idempotency.ErrOutcomeUnknown) || took > 9*time.Second {

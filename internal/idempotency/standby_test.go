@@ -14,8 +14,8 @@ import (
 	"github.com/oncepay/oncepay/migrations"
 )
 
-// newReplicatedDatabase is on a server of its own: a synchronous standby is asked for by a whole server. Its owner does not wait
-// for it.
+// newReplicatedDatabase has a server of its own: a synchronous standby is a setting of the server.
+// Its owner does not wait for it.
 func newReplicatedDatabase(t *testing.T) database {
 	t.Helper()
 	p, err := embedded.StartPostgres(t.Context(), embedded.PostgresOptions{Settings: map[string]string{"fsync": "off"}})
@@ -58,10 +58,10 @@ func (d database) poolAs(t *testing.T, name string) *pgxpool.Pool {
 	return pool
 }
 
-// loseStandby returns when every COMMIT waits for a standby that is not there.
+// loseStandby returns once every COMMIT waits for a standby that does not exist.
 func (d database) loseStandby(t *testing.T) {
 	t.Helper()
-	mustExec(t, d.owner, `ALTER SYSTEM SET synchronous_standby_names = 'nobody'`)
+	mustExec(t, d.owner, `ALTER SYSTEM SET synchronous_standby_names = 'absent'`)
 	mustExec(t, d.owner, `SELECT pg_reload_conf()`)
 	until(t, "a commit waits for the standby", func() bool {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -71,7 +71,7 @@ func (d database) loseStandby(t *testing.T) {
 	})
 }
 
-// abandonStandby returns when no COMMIT waits any more.
+// abandonStandby returns once no COMMIT waits any more.
 func (d database) abandonStandby(t *testing.T) {
 	t.Helper()
 	mustExec(t, d.owner, `ALTER SYSTEM RESET synchronous_standby_names`)
@@ -97,7 +97,8 @@ func until(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// whenever calls the function do for each backend of name that waits for the standby, until stop is called.
+// whenever calls the SQL function do on each backend of name that waits for the standby, until
+// stop.
 func (d database) whenever(t *testing.T, name, do string) (stop func()) {
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -113,7 +114,7 @@ func (d database) whenever(t *testing.T, name, do string) (stop func()) {
 	return func() { cancel(); <-ended }
 }
 
-// breakWhenWaiting loses the connection while its server waits for the standby.
+// breakWhenWaiting breaks the connection while its server waits for the standby.
 func (d database) breakWhenWaiting(t *testing.T) func(context.Context, pgx.Tx) error {
 	return func(ctx context.Context, tx pgx.Tx) error {
 		c := tx.Conn().PgConn()
@@ -132,8 +133,9 @@ func (d database) breakWhenWaiting(t *testing.T) func(context.Context, pgx.Tx) e
 	}
 }
 
-// A standby that is away must cost availability, not payments: a failover to it takes back what it did not get.
-func TestNoAnswerIsGivenThatTheSynchronousStandbyDoesNotHave(t *testing.T) {
+// An absent standby must cost availability, not payments: a failover takes back what it did not
+// get.
+func TestAnswerIsOnSynchronousStandby(t *testing.T) {
 	t.Parallel()
 	d := newReplicatedDatabase(t)
 	d.loseStandby(t)
@@ -180,7 +182,8 @@ func TestNoAnswerIsGivenThatTheSynchronousStandbyDoesNotHave(t *testing.T) {
 					return
 				}
 
-				// What is visible is shown to a reader, who is promised nothing, but not found for a repeat.
+				// What is visible is shown to a reader, who is promised nothing, but not found for
+				// a repeat.
 				wantState(t, d.peek(t, r), idempotency.Replay)
 				a, err = idempotency.Find(t.Context(), db, again(r), retention)
 				if !errors.Is(err, idempotency.ErrOutcomeUnknown) {

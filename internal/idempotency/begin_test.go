@@ -21,7 +21,7 @@ const (
 	countBackends = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usename = 'api_write'`
 )
 
-func TestAPoolWhoseConnectionsTheServerEndedDoesTheNextWorkAllTheSame(t *testing.T) {
+func TestBeginSkipsDeadConnections(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	const connections = 5
@@ -71,7 +71,7 @@ func (r *refuses) BeginTx(context.Context, pgx.TxOptions) (pgx.Tx, error) {
 	return nil, r.with
 }
 
-func TestADatabaseThatTakesNoConnectionIsAskedOnce(t *testing.T) {
+func TestBeginIsNotRetriedWhenRefused(t *testing.T) {
 	t.Parallel()
 	ended, end := context.WithCancel(t.Context())
 	end()
@@ -80,11 +80,11 @@ func TestADatabaseThatTakesNoConnectionIsAskedOnce(t *testing.T) {
 		err  error
 		most int
 	}{
-		"nobody listens":                   {t.Context(), &pgconn.ConnectError{}, 1},
-		"the server refuses, and lives on": {t.Context(), &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "25006"}, 1},
-		"the caller is gone":               {ended, context.Canceled, 1},
-		"every connection breaks":          {t.Context(), io.ErrUnexpectedEOF, 20},
-		"nobody knows why":                 {t.Context(), errors.New("closed pool"), 1},
+		"no server listens":                    {t.Context(), &pgconn.ConnectError{}, 1},
+		"the server refuses but keeps running": {t.Context(), &pgconn.PgError{SeverityUnlocalized: "ERROR", Code: "25006"}, 1},
+		"the caller is gone":                   {ended, context.Canceled, 1},
+		"every connection breaks":              {t.Context(), io.ErrUnexpectedEOF, 20},
+		"unknown cause":                        {t.Context(), errors.New("closed pool"), 1},
 	} {
 		db := &refuses{with: c.err}
 		r := newRequest()

@@ -38,7 +38,7 @@ type committer struct {
 
 func (c *committer) Commit(ctx context.Context) error { return c.commit(ctx, c.Tx) }
 
-// errLost is what pgx says of a connection that broke under a COMMIT; that it calls it safe to retry must not matter.
+// errLost is pgx's error for a connection that broke during COMMIT. pgx calls it safe to retry.
 type errLost struct{}
 
 func (errLost) Error() string     { return "connection lost" }
@@ -54,16 +54,16 @@ func lostRequest(ctx context.Context, tx pgx.Tx) error {
 	return errors.Join(tx.Conn().Close(ctx), errLost{})
 }
 
-func TestWhateverBecomesOfACommitTheWorkIsDoneOnceAndItsAnswerIsAFirstAnswer(t *testing.T) {
+func TestCommitOnce(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	type script = []func(context.Context, pgx.Tx) error
 	for name, by := range map[string]script{
-		"the reply was lost":                         {lostReply},
-		"the request was lost":                       {lostRequest},
-		"the request was lost, then the reply":       {lostRequest, lostReply},
-		"the request was lost twice":                 {lostRequest, lostRequest},
-		"the reply was lost, and that of the replay": {lostReply, lostReply},
+		"reply lost after commit":       {lostReply},
+		"request lost before commit":    {lostRequest},
+		"request lost, then reply lost": {lostRequest, lostReply},
+		"request lost twice":            {lostRequest, lostRequest},
+		"reply lost, then the replay's": {lostReply, lostReply},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -85,14 +85,14 @@ func TestWhateverBecomesOfACommitTheWorkIsDoneOnceAndItsAnswerIsAFirstAnswer(t *
 	}
 }
 
-func TestAServerThatIsStillCommittingIsWaitedFor(t *testing.T) {
+func TestCommitStillRunningIsAwaited(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()
 	var late pgx.Tx
 	db := &commits{db: d.write, by: []func(context.Context, pgx.Tx) error{
 		func(_ context.Context, tx pgx.Tx) error { late = tx; return errLost{} },
-		func(ctx context.Context, tx pgx.Tx) error { // asked while it is open: now it goes through
+		func(ctx context.Context, tx pgx.Tx) error { // asked while the first is open: now that one commits
 			return errors.Join(late.Commit(ctx), tx.Commit(ctx))
 		},
 	}}
@@ -106,7 +106,8 @@ func TestAServerThatIsStillCommittingIsWaitedFor(t *testing.T) {
 	}
 }
 
-// keepOpen does not let the first transaction be rolled back: its server has not heard that the client is gone.
+// keepOpen never rolls back the first transaction: its server has not noticed that the client is
+// gone.
 type keepOpen struct{ *commits }
 
 func (k keepOpen) BeginTx(ctx context.Context, o pgx.TxOptions) (pgx.Tx, error) {
@@ -122,13 +123,14 @@ type unrolled struct{ pgx.Tx }
 
 func (unrolled) Rollback(context.Context) error { return nil }
 
-// A batch has keys that another transaction held at first: what a later run does of them is a first answer as well.
-func TestOfABatchEveryKeyThatAnyRunDidIsAFirstAnswer(t *testing.T) {
+// Another transaction holds a key of the batch at first. What a later run does is a first answer
+// too.
+func TestCommitOnceBatch(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	for name, second := range map[string]func(context.Context, pgx.Tx) error{
-		"the second reply was lost too": lostReply,
-		"the second commit was refused": lostRequest,
+		"second reply lost too": lostReply,
+		"second request lost":   lostRequest,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -142,7 +144,7 @@ func TestOfABatchEveryKeyThatAnyRunDidIsAFirstAnswer(t *testing.T) {
 				},
 				second,
 			}}
-			as, err := idempotency.Settle(t.Context(), db, attempt(mine, held, again(old)))
+			as, err := idempotency.CommitOnce(t.Context(), db, attempt(mine, held, again(old)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -156,8 +158,9 @@ func TestOfABatchEveryKeyThatAnyRunDidIsAFirstAnswer(t *testing.T) {
 	}
 }
 
-// The first run found the key new and its COMMIT never arrived; before it is asked about, another attempt does the work.
-func TestTwinsAnswerIsAReplay(t *testing.T) {
+// The first run found the key new and its COMMIT never arrived; before it is asked about, another
+// attempt does the work.
+func TestTwinsAnswerIsReplay(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()
@@ -178,7 +181,7 @@ func TestTwinsAnswerIsAReplay(t *testing.T) {
 	}
 }
 
-func TestACommitThatTheServerRefusesIsAnErrorAndStoresNothing(t *testing.T) {
+func TestRefusedCommitStoresNothing(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	mustExec(t, d.owner, `CREATE TABLE parents (id int PRIMARY KEY);
@@ -200,7 +203,7 @@ func TestACommitThatTheServerRefusesIsAnErrorAndStoresNothing(t *testing.T) {
 	}
 }
 
-func TestACommitThatTheServerAnswersWithRollbackIsAnError(t *testing.T) {
+func TestCommitAnsweredByRollback(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()
@@ -215,7 +218,7 @@ func TestACommitThatTheServerAnswersWithRollbackIsAnError(t *testing.T) {
 	wantState(t, d.run(t, again(r)), idempotency.New)
 }
 
-func TestAServerThatShutsDownDuringCommitLeavesTheOutcomeOpenAndItIsAskedFor(t *testing.T) {
+func TestShutdownDuringCommit(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	r := newRequest()
