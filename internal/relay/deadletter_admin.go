@@ -32,17 +32,17 @@ type DeadLetter struct {
 var ErrNoDeadLetter = errors.New("no refused event with this id waits for a decision")
 
 const refusedLetters = `
-SELECT id, event_id, aggregate_type, aggregate_id, event_type, octet_length(payload),
+       id, event_id, aggregate_type, aggregate_id, event_type, octet_length(payload),
        refusal, went_ahead, state, parked_at, note,
        (SELECT count(*) FROM outbox_dead_letters w
         WHERE w.relay = d.relay AND w.aggregate_type = d.aggregate_type
           AND w.aggregate_id = d.aggregate_id AND w.state IN ('parked', 'retry'))
 FROM outbox_dead_letters d WHERE relay = $1 AND refusal IS NOT NULL`
 
-const listLetters = refusedLetters + `
+const listLetters = `SELECT ` + refusedLetters + `
   AND ($2 OR state IN ('parked', 'retry')) ORDER BY id LIMIT 1000`
 
-const findLetter = refusedLetters + ` AND id = $2`
+const findLetter = `SELECT ` + refusedLetters + ` AND id = $2`
 
 // DeadLetters returns the first 1,000 refused events of a relay, with those of the past if all is
 // set.

@@ -111,13 +111,6 @@ func (s *service) publish(t *testing.T) {
 	if _, err := relay.MeasureBacklog(t.Context(), db, "main"); err != nil {
 		t.Fatal(err)
 	}
-	err = pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) error {
-		_, err := relay.Cursors(t.Context(), tx)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
 	if _, err := new(relay.Writers).Oldest(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}

@@ -37,6 +37,9 @@ func (s *service) wantAllSent(t *testing.T) {
 				if verb == "SELECT" && (!strings.Contains(sql, "FROM") || strings.Contains(sql, "FROM pg_settings")) {
 					continue // of no table
 				}
+				if name == "readCursors" {
+					continue // of oncepay outbox: its test looks at the plan
+				}
 				found++
 				if !sent[sql] {
 					t.Errorf("%s was not sent, so nobody knows its plan: extend caller.use, service.publish or service.consume", name)
