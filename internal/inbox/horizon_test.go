@@ -210,6 +210,35 @@ func TestDaysThatAreNeededStay(t *testing.T) {
 	mustDrop(t, d.pool, "test", 1, 2)
 }
 
+// What docs/operating.md says of a consumer that is gone.
+func TestLettersOfAConsumerThatIsGoneHoldTheHorizon(t *testing.T) {
+	t.Parallel()
+	d := newDesk(t, testenv.Brokers(t), 1)
+	late := append(poisoned, "ce_time", ago(5).Format(time.RFC3339Nano))
+	d.produce(t, d.numbered(0, "a", 1, late...), d.numbered(0, "a", 2, "ce_time", late[3]))
+	stop := d.start(t, d.consumer(t))
+	d.letters(t, 1)
+	d.atLeast(t, inbox.Parked, 2)
+	stop()
+	if err := inbox.MakeDays(t.Context(), d.pool, ago(5)); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, step := range []struct {
+		sql  string
+		want int
+	}{
+		{`DELETE FROM inbox_consumers WHERE consumer = 'test'`, 0},
+		{`UPDATE inbox_dead_letters SET state = 'skipped', note = 'the consumer is gone', resolved_at = now()
+		  WHERE consumer = 'test' AND state IN ('parked', 'retry')`, 1},
+	} {
+		if _, err := d.owner.Exec(t.Context(), step.sql); err != nil {
+			t.Fatal(err)
+		}
+		mustDrop(t, d.pool, "another", 1, step.want)
+	}
+}
+
 func TestInboxIsTrimmedOnlyWhenItCoversTheTopics(t *testing.T) {
 	t.Parallel()
 	day := func(n int) *string { return kadm.StringPtr(fmt.Sprint(n * 24 * 3600 * 1000)) }
