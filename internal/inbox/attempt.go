@@ -203,8 +203,8 @@ func lostRace(err error) bool {
 // errTooLong says that a transaction did not end in time, and no limit of the session's ended it.
 var errTooLong = errors.New("it took longer")
 
-// timedOut reports whether err may be no fault of the event: another transaction holds its rows, a COMMIT that waits for its
-// standby for example, or the database is slow.
+// timedOut reports whether err may be no fault of the event: another transaction holds its rows, such
+// as a COMMIT that waits for its standby, or the database is slow.
 func timedOut(err error) bool {
 	var pg *pgconn.PgError
 	if !errors.As(err, &pg) {
@@ -217,8 +217,8 @@ func timedOut(err error) bool {
 	return errors.Is(err, errTooLong)
 }
 
-// pause returns how long to wait after so many failures in a row: doubled each time up to TryFor, half of it left to chance.
-// Tries failures take about TryFor.
+// pause returns how long to wait after so many failures in a row: doubled each time up to TryFor,
+// with jitter. All pauses between the first Tries attempts add up to TryFor at most.
 func (c *Consumer) pause(failures int) time.Duration {
 	doublings := min(c.Tries-1, 20)
 	shortest := c.TryFor / time.Duration(max(1, 1<<doublings-1))

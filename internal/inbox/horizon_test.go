@@ -298,10 +298,14 @@ func TestInboxIsTrimmedOnlyWhenItCoversTheTopics(t *testing.T) {
 	}
 }
 
-// At midnight: the day of an event has begun for its new owner and not for the one before, which is about to park it.
+// At midnight: the day of an event has begun for the new owner of its partition, but not for the
+// previous one, which is about to park it.
 func TestForgottenEventOfTheNewOwnersDayTakesEffectOnce(t *testing.T) {
 	t.Parallel()
-	for name, letters := range map[string]int{"applied before it is parked": 0, "applied while it is parked": 1} {
+	for name, letters := range map[string]int{
+		"applied before it is parked": 0,
+		"applied while it is parked":  1,
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := newDesk(t, testenv.Brokers(t), 1)
@@ -309,15 +313,18 @@ func TestForgottenEventOfTheNewOwnersDayTakesEffectOnce(t *testing.T) {
 			day := at.Truncate(24 * time.Hour)
 			newOwner := sync.OnceFunc(func() {
 				err := pgx.BeginFunc(t.Context(), d.owner, func(tx pgx.Tx) error {
-					_, err := tx.Exec(t.Context(), fmt.Sprintf(`CREATE TABLE inbox_events_%s PARTITION OF inbox_events FOR VALUES FROM ('%s') TO ('%s')`,
-						day.Format("20060102"), day.Format(time.DateOnly), day.AddDate(0, 0, 1).Format(time.DateOnly)))
+					_, err := tx.Exec(t.Context(), fmt.Sprintf(`
+						CREATE TABLE inbox_events_%s PARTITION OF inbox_events
+						FOR VALUES FROM ('%s') TO ('%s')`, day.Format("20060102"),
+						day.Format(time.DateOnly), day.AddDate(0, 0, 1).Format(time.DateOnly)))
 					if err != nil {
 						return err
 					}
 					if _, err := inbox.Once(t.Context(), tx, "test", id, at); err != nil {
 						return err
 					}
-					_, err = tx.Exec(t.Context(), `INSERT INTO applied (event_id, key, sequence) VALUES ($1, 'a', 1)`, id)
+					_, err = tx.Exec(t.Context(), `
+						INSERT INTO applied (event_id, key, sequence) VALUES ($1, 'a', 1)`, id)
 					return err
 				})
 				if err != nil {

@@ -78,9 +78,9 @@ func (c *Consumer) standings(ctx context.Context, tx pgx.Tx, topic string, ids [
 	return found, nil
 }
 
-// In the order of the arrays, which becomes the order of the ids. What has taken effect already does not wait, and its own
-// day tells, also where the letter is stored without one: another instance may know that day since midnight. Headers are
-// slices of one array: they are not of the same number for each letter.
+// In the order of the arrays, which becomes the order of the ids. An event that has taken effect is
+// not stored; own_day finds it even if the letter has no day, since another instance may have made
+// that day at midnight. Headers are slices of one array: their number differs between letters.
 const insertLetters = `
 INSERT INTO inbox_dead_letters (consumer, event_id, event_day, event_type, sequence, topic, partition, "offset", key, headers, payload, reason, tries)
 SELECT $1, t.event_id, t.event_day, t.event_type, t.sequence, $2, $3, t.at, t.key, ($4::bytea[])[t.low:t.high], t.payload, $5, $6
@@ -178,7 +178,8 @@ const openAggregates = `aggregates AS (
     ORDER BY topic, key LIMIT 1) n
 )`
 
-// Without a key each letter is an aggregate of its own, and none waits behind another. $2 are letters that are not tried now.
+// Without a key each letter is an aggregate of its own, and none waits behind another. $2 are letters
+// that timed out and whose pause is not over.
 const readReleased = `
 WITH RECURSIVE ` + openAggregates + `, released AS (
   SELECT min(f.id) AS id FROM aggregates a CROSS JOIN LATERAL (
@@ -206,9 +207,9 @@ type timeouts struct {
 	again time.Time // when it is tried again
 }
 
-// release processes the first letter that may be, if there is one. One that fails is a dead letter again at once: a person
-// has just looked at it, and the others are not to wait. One that timed out is tried as often as an event that did, and kept
-// in slow: the person could only say the same again.
+// release processes the first letter that may be, if there is one. One that fails is a dead letter
+// again at once: a person has just looked at it, and the others are not to wait. One that times out
+// stays released, is noted in slow, and gets as many tries as an event that times out.
 func (c *Consumer) release(ctx context.Context, slow map[int64]timeouts) (found bool, err error) {
 	start := time.Now()
 	later := []int64{}
@@ -255,7 +256,8 @@ func (c *Consumer) release(ctx context.Context, slow map[int64]timeouts) (found 
 		n := slow[l.id].n + 1
 		wait := c.pause(n)
 		slow[l.id] = timeouts{n, time.Now().Add(wait)}
-		c.Log.WarnContext(ctx, "dead letter timed out, trying again", "id", l.id, "event_id", l.eventID, "retry_in", wait, "error", err)
+		c.Log.WarnContext(ctx, "dead letter timed out, trying again",
+			"id", l.id, "event_id", l.eventID, "retry_in", wait, "error", err)
 		return true, nil
 	}
 
@@ -326,10 +328,11 @@ func (c *Consumer) apply(ctx context.Context, tx pgx.Tx, l letter) (outcome stri
 	return outcome, gaps, nil
 }
 
-// onceIfCovered is Once, and true where the inbox does not cover the event's day. It may by now: at midnight another instance
-// may have processed the event, of that day, while this one made a letter of it.
+// onceIfCovered is Once, or true if the inbox still does not cover the event's day. At midnight one
+// instance may process an event of the new day while another makes a letter of it.
 func (c *Consumer) onceIfCovered(ctx context.Context, tx pgx.Tx, e Event) (first bool, err error) {
-	err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) (err error) { // a savepoint: without a partition the insert fails
+	// A savepoint: without a partition the insert fails.
+	err = pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) (err error) {
 		first, err = Once(ctx, tx, c.Name, e.ID, e.Time)
 		return err
 	})
@@ -353,7 +356,9 @@ func (c *Consumer) releaseLetters(ctx context.Context) {
 		}
 		if !found {
 			c.measureLetters(ctx)
-			maps.DeleteFunc(slow, func(_ int64, t timeouts) bool { return time.Since(t.again) > time.Hour }) // others decided on them
+			maps.DeleteFunc(slow, func(_ int64, t timeouts) bool {
+				return time.Since(t.again) > time.Hour // another instance has processed it
+			})
 			// Behind a few letters many may wait, and the look at them all must not become a load.
 			sleep(ctx, max(releaseEvery, 20*time.Since(start)))
 		}

@@ -21,7 +21,8 @@ var (
 	errLocked = &pgconn.PgError{Code: "55P03", Message: "canceling statement due to lock timeout"}
 )
 
-// A COMMIT elsewhere that waits for its standby holds the handler's rows for longer than an event that is wrong is tried.
+// A COMMIT elsewhere that waits for its standby holds the handler's rows for longer than a bad event
+// is tried.
 func TestTimeoutsGetTwiceAsManyTries(t *testing.T) {
 	t.Parallel()
 	fault := errors.New("it is wrong")
@@ -61,8 +62,8 @@ func TestTimeoutsGetTwiceAsManyTries(t *testing.T) {
 	}
 }
 
-// An operator has decided on it, and a lock that is held for a moment must not call for another decision. Meanwhile others
-// are processed.
+// After an operator's decision a lock that is held for a moment must not call for another decision.
+// Meanwhile others are processed.
 func TestReleasedLetterOutlivesTimeouts(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, testenv.Brokers(t), 1)

@@ -101,7 +101,7 @@ func (s *session) advance(ctx context.Context, p partition, b *backlog, limit ti
 	for first := true; len(b.messages) > 0 && ctx.Err() == nil; first = false {
 		start := time.Now()
 		if !first && start.After(limit) {
-			return nil // a rebalance waits for us no longer than rebalanceTimeout
+			return nil // a rebalance waits for the pass, for rebalanceTimeout at most
 		}
 		size := len(b.messages)
 		if b.alone > 0 || b.failures > 0 {
