@@ -28,10 +28,11 @@ type DeadLetter struct {
 	State     string    `json:"state"` // parked, retry, applied or skipped
 	ParkedAt  time.Time `json:"parked_at"`
 	Note      string    `json:"note"`    // why it was skipped
-	Waiting   int64     `json:"waiting"` // events of its aggregate that wait, itself included; 10,000 are counted at most
+	Waiting   int64     `json:"waiting"` // in its aggregate, itself included; at most 10,000
 }
 
-// ErrNoDeadLetter says that there is no dead letter with this id or, to who decides, that none waits for a decision.
+// ErrNoDeadLetter means that there is no dead letter with this id or, for a decision, none that
+// waits for one.
 var ErrNoDeadLetter = errors.New("no dead letter with this id waits for a decision")
 
 const failedLetters = `
@@ -43,27 +44,34 @@ FROM inbox_dead_letters d WHERE consumer = $1 AND reason IS NOT NULL`
 
 const listLetters = `SELECT ` + failedLetters + ` AND ($2 OR state IN ('parked', 'retry')) ORDER BY id LIMIT 1000`
 
-// DeadLetters returns the first 1,000 dead letters of a consumer, those that were decided on included if all is set.
-func DeadLetters(ctx context.Context, db *pgxpool.Pool, consumer string, all bool) ([]DeadLetter, error) {
+// DeadLetters returns the first 1,000 dead letters of a consumer, with decided ones if all is set.
+func DeadLetters(
+	ctx context.Context, db *pgxpool.Pool, consumer string, all bool,
+) ([]DeadLetter, error) {
 	rows, err := db.Query(ctx, listLetters, consumer, all)
 	if err != nil {
 		return nil, fmt.Errorf("list dead letters: %w", err)
 	}
+
 	letters, err := pgx.CollectRows(rows, readLetter)
 	if err != nil {
 		return nil, fmt.Errorf("list dead letters: %w", err)
 	}
+
 	return letters, nil
 }
 
 const findLetter = `SELECT ` + failedLetters + ` AND id = $2`
 
-// FindDeadLetter returns one dead letter of a consumer, whatever became of it, or ErrNoDeadLetter.
-func FindDeadLetter(ctx context.Context, db *pgxpool.Pool, consumer string, id int64) (DeadLetter, error) {
+// FindDeadLetter returns one dead letter of a consumer, decided or not, or ErrNoDeadLetter.
+func FindDeadLetter(
+	ctx context.Context, db *pgxpool.Pool, consumer string, id int64,
+) (DeadLetter, error) {
 	rows, err := db.Query(ctx, findLetter, consumer, id)
 	if err != nil {
 		return DeadLetter{}, fmt.Errorf("find a dead letter: %w", err)
 	}
+
 	letter, err := pgx.CollectExactlyOneRow(rows, readLetter)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return DeadLetter{}, ErrNoDeadLetter
@@ -71,26 +79,32 @@ func FindDeadLetter(ctx context.Context, db *pgxpool.Pool, consumer string, id i
 	if err != nil {
 		return DeadLetter{}, fmt.Errorf("find a dead letter: %w", err)
 	}
+
 	return letter, nil
 }
 
 func readLetter(row pgx.CollectableRow) (d DeadLetter, err error) {
 	var key []byte
 	var headers [][]byte
-	err = row.Scan(&d.ID, &d.EventID, &d.Type, &d.Sequence, &d.Topic, &d.Partition, &d.Offset, &key, &headers, &d.Bytes,
+	err = row.Scan(&d.ID, &d.EventID, &d.Type, &d.Sequence, &d.Topic, &d.Partition, &d.Offset,
+		&key, &headers, &d.Bytes,
 		&d.Reason, &d.Tries, &d.State, &d.ParkedAt, &d.Note, &d.Waiting)
+
 	d.Key = string(key)
 	for _, part := range headers {
 		d.Headers = append(d.Headers, string(part))
 	}
+
 	return d, err
 }
 
 const letterPayload = `
 SELECT payload FROM inbox_dead_letters WHERE consumer = $1 AND id = $2 AND reason IS NOT NULL`
 
-// DeadLetterPayload returns what a dead letter says, or ErrNoDeadLetter.
-func DeadLetterPayload(ctx context.Context, db *pgxpool.Pool, consumer string, id int64) (payload []byte, err error) {
+// DeadLetterPayload returns the payload of a dead letter, or ErrNoDeadLetter.
+func DeadLetterPayload(
+	ctx context.Context, db *pgxpool.Pool, consumer string, id int64,
+) (payload []byte, err error) {
 	err = db.QueryRow(ctx, letterPayload, consumer, id).Scan(&payload)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, ErrNoDeadLetter
@@ -98,19 +112,21 @@ func DeadLetterPayload(ctx context.Context, db *pgxpool.Pool, consumer string, i
 	if err != nil {
 		return nil, fmt.Errorf("read a dead letter: %w", err)
 	}
+
 	return payload, nil
 }
 
 const retryLetter = `
 UPDATE inbox_dead_letters SET state = 'retry' WHERE consumer = $1 AND id = $2 AND state = 'parked' AND reason IS NOT NULL`
 
-// RetryDeadLetter releases a dead letter: it is processed, and then what waits behind it. A running consumer notices within
-// a second. Who retries one that the inbox does not cover (ErrForgotten) says that it has not taken effect before.
+// RetryDeadLetter releases a dead letter: it is processed, and then what waits behind it. A
+// running consumer notices within a second. Retrying one that the inbox does not cover
+// (ErrForgotten) asserts that it has not taken effect before.
 func RetryDeadLetter(ctx context.Context, db *pgxpool.Pool, consumer string, id int64) error {
 	return decide(ctx, db, retryLetter, consumer, id)
 }
 
-// Its number counts as reached: the next one is no gap.
+// The letter's number counts as reached, so that the next one is no gap.
 const skipLetter = `
 WITH skipped AS (
   UPDATE inbox_dead_letters SET state = 'skipped', note = $3, resolved_at = clock_timestamp()
@@ -123,12 +139,15 @@ WITH skipped AS (
 )
 SELECT FROM skipped`
 
-// SkipDeadLetter gives a dead letter up for good; what waits behind it is processed. The reason, which must not be empty, is
-// kept.
-func SkipDeadLetter(ctx context.Context, db *pgxpool.Pool, consumer string, id int64, reason string) error {
+// SkipDeadLetter gives a dead letter up for good; what waits behind it is processed. The reason
+// must not be empty and is stored as the letter's note.
+func SkipDeadLetter(
+	ctx context.Context, db *pgxpool.Pool, consumer string, id int64, reason string,
+) error {
 	return decide(ctx, db, skipLetter, consumer, id, reason)
 }
 
+// decide runs the statement of a decision and returns ErrNoDeadLetter if it changes nothing.
 func decide(ctx context.Context, db *pgxpool.Pool, sql, consumer string, args ...any) error {
 	tag, err := db.Exec(ctx, sql, append([]any{consumer}, args...)...)
 	switch {
@@ -137,5 +156,6 @@ func decide(ctx context.Context, db *pgxpool.Pool, sql, consumer string, args ..
 	case tag.RowsAffected() == 0:
 		return ErrNoDeadLetter
 	}
+
 	return nil
 }

@@ -21,39 +21,48 @@ import (
 type Kafka struct {
 	Brokers []string
 	Group   string   // members of one group share the partitions
-	Topics  []string // whole names; one that does not exist yet is waited for
-	// Options are for every client that is made: TLS, SASL. They come last, so they win.
+	Topics  []string // full names; the consumer waits for one that does not exist yet
+
+	// Options apply to every client: TLS, SASL. They come last, so they win.
 	Options []kgo.Opt
 }
 
 const (
-	// A poll is a transaction per partition, and a rebalance waits for it.
+	// A poll becomes a transaction per partition, and a rebalance waits for them.
 	pollLimit = 1000
-	// How long the partitions of a member that died wait for the next one.
+
+	// How long the partitions of a dead member wait for the next owner.
 	sessionTimeout = 10 * time.Second
+
 	// How long a rebalance waits for the batches in hand.
 	rebalanceTimeout = time.Minute
+
 	// How soon a new topic is noticed.
-	metadataAge   = 5 * time.Second
+	metadataAge = 5 * time.Second
+
 	commitTimeout = 5 * time.Second
 	leaveTimeout  = 3 * time.Second
 )
 
-// Ping asks one broker whether it is there.
+// Ping checks that one broker answers.
 func (k Kafka) Ping(ctx context.Context) error {
 	client, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(k.Brokers...)}, k.Options...)...)
 	if err != nil {
 		return fmt.Errorf("make Kafka client: %w", err)
 	}
-	// The first exchange on a connection does not look at ctx: a broker that accepts and says nothing would be waited for.
+
+	// The first exchange on a connection ignores ctx: without this, a broker that accepts and says
+	// nothing would block us.
 	closed := context.AfterFunc(ctx, client.Close)
 	err = client.Ping(ctx)
 	if closed() {
 		client.Close()
 	}
+
 	if err != nil {
 		return fmt.Errorf("reach Kafka at %s: %w", strings.Join(k.Brokers, ","), err)
 	}
+
 	return nil
 }
 
@@ -65,12 +74,12 @@ type partition struct {
 // message is a record as the consumer sees it.
 type message struct {
 	event  Event
-	err    error       // why it is no event; event has its topic, partition, offset, key and payload all the same
+	err    error       // why it is no event; event still has its position, key and payload
 	marker bool        // the end of a producer's transaction: no event, but it has an offset
-	record *kgo.Record // as received, to keep it if it cannot be processed
+	record *kgo.Record // as received, to store it if it cannot be processed
 }
 
-// member is one member of the group. Its methods are for one goroutine, but for lag.
+// member is one member of the group. Its methods are for one goroutine, except lag and longest.
 type member struct {
 	client *kgo.Client
 	topics []string
@@ -80,25 +89,26 @@ type member struct {
 	lost     []partition // since the last poll
 }
 
-// join makes a member, which joins the group in the background and goes on trying for ever.
+// join makes a member. It joins the group in the background and retries without limit.
 func (k Kafka) join() (*member, error) {
 	m := &member{topics: k.Topics, assigned: map[partition]bool{}}
+
 	client, err := kgo.NewClient(append([]kgo.Opt{
 		kgo.SeedBrokers(k.Brokers...),
 		kgo.ClientID("oncepay-consumer"),
 		kgo.ConsumerGroup(k.Group),
 		kgo.ConsumeTopics(k.Topics...),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), // a new group has everything to catch up with
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()),      // what a producer aborted never happened
-		kgo.KeepControlRecords(),                          // or their offsets would count as lag for ever
-		kgo.DisableAutoCommit(),                           // it would commit what is polled, not what is done
-		kgo.BlockRebalanceOnPoll(),                        // partitions are revoked between batches only
-		kgo.Balancers(kgo.CooperativeStickyBalancer()),    // a rebalance stops what moves, not what stays
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), // a new group starts with everything
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()),      // an aborted transaction never happened
+		kgo.KeepControlRecords(),                          // or their offsets always count as lag
+		kgo.DisableAutoCommit(),                           // it would commit what is only polled
+		kgo.BlockRebalanceOnPoll(),                        // revoke partitions only between batches
+		kgo.Balancers(kgo.CooperativeStickyBalancer()),    // a rebalance stops only what moves
 		kgo.SessionTimeout(sessionTimeout),
 		kgo.RebalanceTimeout(rebalanceTimeout),
 		kgo.MetadataMaxAge(metadataAge),
 		kgo.MetadataMinAge(time.Second),
-		kgo.FetchMaxWait(500 * time.Millisecond), // a partition that is released waits for the fetch in flight
+		kgo.FetchMaxWait(500 * time.Millisecond), // resuming waits for the fetch in flight
 		kgo.OnPartitionsAssigned(m.gained),
 		kgo.OnPartitionsRevoked(m.gone),
 		kgo.OnPartitionsLost(m.gone),
@@ -106,13 +116,16 @@ func (k Kafka) join() (*member, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make Kafka client: %w", err)
 	}
+
 	m.client = client
 	return m, nil
 }
 
+// gained notes newly assigned partitions.
 func (m *member) gained(_ context.Context, _ *kgo.Client, topics map[string][]int32) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	for topic, numbers := range topics {
 		for _, n := range numbers {
 			m.assigned[partition{topic, n}] = true
@@ -120,9 +133,11 @@ func (m *member) gained(_ context.Context, _ *kgo.Client, topics map[string][]in
 	}
 }
 
+// gone notes partitions that were revoked or lost, for the next poll to return.
 func (m *member) gone(_ context.Context, _ *kgo.Client, topics map[string][]int32) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	for topic, numbers := range topics {
 		for _, n := range numbers {
 			delete(m.assigned, partition{topic, n})
@@ -131,21 +146,26 @@ func (m *member) gone(_ context.Context, _ *kgo.Client, topics map[string][]int3
 	}
 }
 
-// poll waits for messages, until the time given if it is not zero. Partitions that were lost since the last poll have to be
-// forgotten before what is fetched is looked at: they may be back already. No partition is lost from here to yield.
-func (m *member) poll(ctx context.Context, until time.Time) (fetched map[partition][]message, lost []partition, err error) {
+// poll waits for messages, at most until the given time if it is not zero. The caller must forget
+// the lost partitions, which were lost since the last poll, before it looks at what was fetched:
+// they may be back already. No partition is lost between poll and yield.
+func (m *member) poll(
+	ctx context.Context, until time.Time,
+) (fetched map[partition][]message, lost []partition, err error) {
 	if !until.IsZero() {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, until)
 		defer cancel()
 	}
 	fetches := m.client.PollRecords(ctx, pollLimit)
+
 	m.mu.Lock()
 	lost, m.lost = m.lost, nil
 	m.mu.Unlock()
 	for _, p := range lost {
-		m.release(p) // a hold outlives the assignment
+		m.release(p) // a pause outlives the assignment
 	}
+
 	var errs []error
 	fetches.EachError(func(topic string, number int32, err error) {
 		switch {
@@ -156,11 +176,13 @@ func (m *member) poll(ctx context.Context, until time.Time) (fetched map[partiti
 			errs = append(errs, fmt.Errorf("fetch %s/%d: %w", topic, number, err))
 		}
 	})
+
 	fetched = map[partition][]message{}
 	fetches.EachRecord(func(r *kgo.Record) {
 		p := partition{r.Topic, r.Partition}
 		fetched[p] = append(fetched[p], newMessage(r))
 	})
+
 	return fetched, lost, errors.Join(errs...)
 }
 
@@ -173,10 +195,11 @@ func (m *member) release(p partition) { m.client.ResumeFetchPartitions(p.asMap()
 
 func (p partition) asMap() map[string][]int32 { return map[string][]int32{p.topic: {p.number}} }
 
-// commit tells the group where its partitions go on. Nil: it is durable, for all of them.
+// commit stores the next offsets of the partitions in the group. Nil: all of them are durable.
 func (m *member) commit(ctx context.Context, next map[partition]int64) (err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
+
 	offsets := map[string]map[int32]kgo.EpochOffset{}
 	for p, offset := range next {
 		if offsets[p.topic] == nil {
@@ -184,10 +207,14 @@ func (m *member) commit(ctx context.Context, next map[partition]int64) (err erro
 		}
 		offsets[p.topic][p.number] = kgo.EpochOffset{Epoch: -1, Offset: offset}
 	}
-	m.client.CommitOffsetsSync(ctx, offsets, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, answer *kmsg.OffsetCommitResponse, failed error) {
+
+	m.client.CommitOffsetsSync(ctx, offsets, func(
+		_ *kgo.Client, _ *kmsg.OffsetCommitRequest, answer *kmsg.OffsetCommitResponse, failed error,
+	) {
 		if err = failed; err != nil {
 			return
 		}
+
 		for _, t := range answer.Topics {
 			for _, p := range t.Partitions {
 				err = errors.Join(err, kerr.ErrorForCode(p.ErrorCode))
@@ -197,19 +224,22 @@ func (m *member) commit(ctx context.Context, next map[partition]int64) (err erro
 	if err != nil {
 		return fmt.Errorf("commit offsets: %w", err)
 	}
+
 	return nil
 }
 
-// lag counts the messages of the assigned partitions whose offset is not committed, and names topics that do not exist.
-// It may be called at any time.
+// lag counts the messages of the assigned partitions whose offset is not committed, and names the
+// topics that do not exist. It may be called at any time.
 func (m *member) lag(ctx context.Context) (lag int64, missing []string, err error) {
 	ends, err := kadm.NewClient(m.client).ListCommittedOffsets(ctx, m.topics...)
 	if err != nil {
 		return 0, nil, fmt.Errorf("list offsets: %w", err)
 	}
+
 	m.mu.Lock()
 	assigned := maps.Clone(m.assigned)
 	m.mu.Unlock()
+
 	committed := m.client.CommittedOffsets()
 	for _, topic := range m.topics {
 		for _, end := range ends[topic] {
@@ -219,36 +249,43 @@ func (m *member) lag(ctx context.Context) (lag int64, missing []string, err erro
 			case end.Err != nil:
 				return 0, nil, fmt.Errorf("list offsets of %s/%d: %w", topic, end.Partition, end.Err)
 			case assigned[partition{topic, end.Partition}]:
-				// Where nothing was ever committed this counts from 0, whatever the topic has deleted.
+				// With nothing committed this counts from 0, whatever the topic has deleted.
 				lag += max(0, end.Offset-committed[topic][end.Partition].Offset)
 			}
 		}
 	}
+
 	return lag, missing, nil
 }
 
-// leave gives the partitions back, so that the others have them at once. A broker that is away notices by itself.
+// leave gives the partitions back, so that other members get them at once. If the broker is away,
+// the session ends by itself.
 func (m *member) leave(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveTimeout)
 	defer cancel()
+
 	m.client.AllowRebalance()
 	err := m.client.LeaveGroupContext(ctx)
 	m.client.CloseAllowingRebalance()
 	if err != nil {
 		return fmt.Errorf("leave group: %w", err)
 	}
+
 	return nil
 }
 
+// newMessage reads a record. Its position and key are set even if it is no event.
 func newMessage(r *kgo.Record) message {
 	e, err := readEvent(r)
 	e.Topic, e.Partition, e.Offset, e.Key = r.Topic, r.Partition, r.Offset, r.Key
+
 	return message{event: e, err: err, marker: r.Attrs.IsControl(), record: r}
 }
 
 // readEvent reads a CloudEvent in binary mode: attributes in headers, data in the value.
 func readEvent(r *kgo.Record) (e Event, err error) {
 	e.Payload, e.Headers = r.Value, map[string]string{}
+
 	attributes := map[string]string{}
 	for _, h := range r.Headers {
 		name, isAttribute := strings.CutPrefix(h.Key, "ce_")
@@ -256,13 +293,16 @@ func readEvent(r *kgo.Record) (e Event, err error) {
 			e.Headers[h.Key] = string(h.Value)
 			continue
 		}
+
 		if _, twice := attributes[name]; twice {
 			return e, fmt.Errorf("header %s is there twice", h.Key)
 		}
 		attributes[name] = string(h.Value)
 	}
 	e.Type, e.Source, e.Subject = attributes["type"], attributes["source"], attributes["subject"]
-	// uuid.Parse alone reads urn:uuid:… and {…} as well: other texts for the same id.
+
+	// uuid.Parse also accepts urn:uuid:… and {…}, other texts for the same id. Only the plain form
+	// is valid here.
 	e.ID, err = uuid.Parse(attributes["id"])
 	switch {
 	case attributes["specversion"] != "1.0":
@@ -274,6 +314,8 @@ func readEvent(r *kgo.Record) (e Event, err error) {
 	case e.Source == "":
 		return e, errors.New("no header ce_source")
 	}
+
+	// Time and sequence are optional. An event without a time becomes a dead letter later.
 	if t, there := attributes["time"]; there {
 		if e.Time, err = time.Parse(time.RFC3339Nano, t); err != nil {
 			return e, fmt.Errorf("header ce_time is %q, no RFC 3339 time", t)
@@ -284,5 +326,6 @@ func readEvent(r *kgo.Record) (e Event, err error) {
 			return e, fmt.Errorf("header ce_sequence is %q, no number", s)
 		}
 	}
+
 	return e, nil
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Kinds of gap in an aggregate's ce_sequence, as OnGap is told them. None stops anything.
+// Kinds of gap in an aggregate's ce_sequence, as passed to OnGap. None stops anything.
 const (
-	Missing  = "missing"  // numbers were left out
-	Repeated = "repeated" // a new event has a number that was reached before
-	Unknown  = "unknown"  // the first event that is known of its aggregate is not number 1
+	Missing  = "missing"  // numbers were skipped
+	Repeated = "repeated" // a new event has a number already reached
+	Unknown  = "unknown"  // the first known event of its aggregate is not number 1
 )
 
 // gap is an event whose number does not follow the last one of its aggregate.
@@ -25,8 +25,9 @@ type gap struct {
 	last  int64
 }
 
-// Sorted, so that two that share some of their aggregates do not deadlock. "before" sees the table as it was when the
-// statement began, with one look-up for each key: as key = ANY the planner may read the whole topic's (0.9 ms an event).
+// Sorted, so that two transactions that share some aggregates do not deadlock. "before" sees the
+// table as it was when the statement began, with one look-up per key: given key = ANY the planner
+// may read the whole topic (0.9 ms per event).
 const moveEach = `
 WITH before AS (
   SELECT t.key, b.last FROM unnest($3::bytea[]) t(key)
@@ -38,12 +39,16 @@ WITH before AS (
 )
 SELECT key, last FROM before`
 
-// moveSequences notes the numbers of events, all of one topic and in order, and returns those that do not follow.
-func (c *Consumer) moveSequences(ctx context.Context, tx pgx.Tx, events []Event) (gaps []gap, err error) {
+// moveSequences notes the numbers of events, all of one topic and in order, and returns the gaps.
+func (c *Consumer) moveSequences(
+	ctx context.Context, tx pgx.Tx, events []Event,
+) (gaps []gap, err error) {
+	// One row per aggregate, with the highest number in the batch.
 	type aggregate struct {
 		last int64
 		at   time.Time
 	}
+
 	highest := map[string]aggregate{}
 	for _, e := range events {
 		if e.Sequence > 0 && len(e.Key) > 0 {
@@ -59,12 +64,15 @@ func (c *Consumer) moveSequences(ctx context.Context, tx pgx.Tx, events []Event)
 	var lasts []int64
 	var at []time.Time
 	for _, key := range slices.Sorted(maps.Keys(highest)) {
-		keys, lasts, at = append(keys, []byte(key)), append(lasts, highest[key].last), append(at, highest[key].at)
+		keys, lasts, at = append(keys, []byte(key)),
+			append(lasts, highest[key].last), append(at, highest[key].at)
 	}
+
 	rows, err := tx.Query(ctx, moveEach, c.Name, events[0].Topic, keys, lasts, days(at))
 	if err != nil {
 		return nil, fmt.Errorf("note sequences: %w", err)
 	}
+
 	before, key, last := map[string]int64{}, []byte(nil), int64(0)
 	_, err = pgx.ForEachRow(rows, []any{&key, &last}, func() error {
 		before[string(key)] = last
@@ -77,11 +85,13 @@ func (c *Consumer) moveSequences(ctx context.Context, tx pgx.Tx, events []Event)
 	return gapsIn(events, before), nil
 }
 
+// gapsIn returns the events whose number does not follow, given the last numbers before them.
 func gapsIn(events []Event, before map[string]int64) (gaps []gap) {
 	for _, e := range events {
 		if e.Sequence == 0 || len(e.Key) == 0 {
 			continue
 		}
+
 		last, known := before[string(e.Key)]
 		switch {
 		case !known && e.Sequence > 1:
@@ -91,8 +101,11 @@ func gapsIn(events []Event, before map[string]int64) (gaps []gap) {
 		case known && e.Sequence > last+1:
 			gaps = append(gaps, gap{Missing, e, last})
 		}
+
+		// A late event must not set the number back.
 		before[string(e.Key)] = max(last, e.Sequence)
 	}
+
 	return gaps
 }
 
@@ -103,7 +116,7 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// gapsNamed is how many gaps of a batch the log names: where a whole topic has them, the count is enough.
+// gapsNamed is how many gaps of a batch the log names; for a whole topic the count is enough.
 const gapsNamed = 10
 
 // tellGaps counts gaps and names them, once their events have taken effect.
@@ -111,10 +124,13 @@ func (c *Consumer) tellGaps(ctx context.Context, gaps []gap) {
 	for i, g := range gaps {
 		c.OnGap(g.kind)
 		if i < gapsNamed {
-			c.Log.WarnContext(ctx, "event out of sequence", "kind", g.kind, "topic", g.event.Topic, "key", string(bytes.ToValidUTF8(g.event.Key, nil)),
-				"sequence", g.event.Sequence, "last_sequence", g.last, "event_id", g.event.ID, "partition", g.event.Partition, "offset", g.event.Offset)
+			c.Log.WarnContext(ctx, "event out of sequence", "kind", g.kind,
+				"topic", g.event.Topic, "key", string(bytes.ToValidUTF8(g.event.Key, nil)),
+				"sequence", g.event.Sequence, "last_sequence", g.last, "event_id", g.event.ID,
+				"partition", g.event.Partition, "offset", g.event.Offset)
 		}
 	}
+
 	if n := len(gaps) - gapsNamed; n > 0 {
 		c.Log.WarnContext(ctx, "more events out of sequence", "events", n)
 	}

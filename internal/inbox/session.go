@@ -12,22 +12,24 @@ type session struct {
 	*Consumer
 	member *member
 	work   map[partition]*backlog
-	done   map[partition]int64 // next offset where it is not committed yet
+	done   map[partition]int64 // next offset of each partition, until it is committed
 
 	outages int       // in a row
-	resume  time.Time // nothing is tried before
+	resume  time.Time // when the outage's pause ends
 }
 
-// backlog is what was fetched of a partition and is not done. While there is any, nothing more is fetched of it.
+// backlog is what was fetched of a partition and is not done. While there is any, nothing more is
+// fetched of that partition.
 type backlog struct {
 	messages []message
-	failures int // of the first message, in a row
-	timeouts int // among them
-	alone    int // how many are to be done one by one, since one of them fails
-	again    time.Time
-	held     bool
+	failures int       // of the first message, in a row
+	timeouts int       // among them
+	alone    int       // how many to do one by one, because one of them fails
+	again    time.Time // when the first message may be tried
+	held     bool      // fetching is paused
 }
 
+// forget drops partitions that belong to another member now.
 func (s *session) forget(lost []partition) {
 	for _, p := range lost {
 		delete(s.work, p) // the next owner fetches it
@@ -35,6 +37,7 @@ func (s *session) forget(lost []partition) {
 	}
 }
 
+// take adds fetched messages to the backlogs.
 func (s *session) take(fetched map[partition][]message) {
 	for p, messages := range fetched {
 		if s.work[p] == nil {
@@ -44,8 +47,8 @@ func (s *session) take(fetched map[partition][]message) {
 	}
 }
 
-// pass works on every partition whose time has come, commits the offsets and returns when the next one's time comes, zero
-// if nothing waits.
+// pass works on every partition that is due and commits the offsets. It returns when the next one
+// is due, or zero if nothing waits.
 func (s *session) pass(ctx context.Context) (wake time.Time) {
 	start := time.Now()
 	for p, b := range s.work {
@@ -55,12 +58,15 @@ func (s *session) pass(ctx context.Context) (wake time.Time) {
 		if start.Before(b.again) {
 			continue
 		}
+
 		if err := s.advance(ctx, p, b, start.Add(passLimit)); err != nil {
 			s.outage(ctx, err)
 			break
 		}
 	}
-	// Crash point: committed in the database, offsets not. All of it is delivered again and refused by the inbox.
+
+	// Crash point: the database has committed, the offsets have not. Everything is delivered again
+	// and the inbox refuses it.
 	if len(s.done) > 0 {
 		if err := s.member.commit(ctx, s.done); err == nil {
 			clear(s.done)
@@ -69,6 +75,7 @@ func (s *session) pass(ctx context.Context) (wake time.Time) {
 			wake = time.Now().Add(commitBackoff)
 		}
 	}
+
 	for p, b := range s.work {
 		if len(b.messages) == 0 {
 			if b.held {
@@ -77,16 +84,19 @@ func (s *session) pass(ctx context.Context) (wake time.Time) {
 			delete(s.work, p)
 			continue
 		}
+
+		// What is left here is done before any more of its partition is fetched.
 		if !b.held {
 			b.held = true
 			s.member.hold(p)
 		}
+
 		next := b.again
 		if next.Before(s.resume) {
 			next = s.resume
 		}
 		if next.IsZero() {
-			next = start // it had no turn: at once
+			next = start // it had no turn in this pass: due at once
 		}
 		if wake.IsZero() || next.Before(wake) {
 			wake = next
@@ -95,20 +105,22 @@ func (s *session) pass(ctx context.Context) (wake time.Time) {
 	return wake
 }
 
-// advance does the messages of a partition in order, as far as it goes until the limit. An error is an outage: of the
-// database, not of an event.
+// advance does the messages of a partition in order until one has to wait or the limit is reached.
+// An error is an outage of the database; the failure of an event is not.
 func (s *session) advance(ctx context.Context, p partition, b *backlog, limit time.Time) error {
 	for first := true; len(b.messages) > 0 && ctx.Err() == nil; first = false {
 		start := time.Now()
 		if !first && start.After(limit) {
 			return nil // a rebalance waits for the pass, for rebalanceTimeout at most
 		}
+
 		size := len(b.messages)
 		if b.alone > 0 || b.failures > 0 {
 			size = 1
 		}
 		batch, n := b.next(size)
 		err := s.attempt(ctx, batch)
+
 		var away *outageError
 		switch {
 		case err == nil:
@@ -118,18 +130,22 @@ func (s *session) advance(ctx context.Context, p partition, b *backlog, limit ti
 		case errors.As(err, &away):
 			return err
 		case n > 1:
-			b.alone = n // one of them fails: those before it take effect, those behind it wait
+			// One of them fails: one by one, those before it take effect and those behind it wait.
+			b.alone = n
 		default:
 			b.failures++
 			if timedOut(err) {
 				b.timeouts++
 			}
+
 			outcome, err := s.failed(ctx, b, err)
 			s.OnEvent(outcome, time.Since(start))
 			if err != nil || outcome == Failed {
 				return err
 			}
-			// Crash point: a letter, and its offset not committed. It is delivered again and found among the letters.
+
+			// Crash point: the letter is stored, its offset is not committed. The event is
+			// delivered again and found among the letters.
 			s.done[p] = b.messages[0].event.Offset + 1
 			b.pass(1)
 		}
@@ -137,21 +153,24 @@ func (s *session) advance(ctx context.Context, p partition, b *backlog, limit ti
 	return nil
 }
 
-// pass forgets the first n messages, which are done.
+// pass removes the first n messages, which are done.
 func (b *backlog) pass(n int) {
 	b.messages = b.messages[n:]
 	b.failures, b.timeouts, b.alone = 0, 0, max(0, b.alone-n)
 }
 
-// failed says what to do with the first message, which has failed once more: to wait and try again, or to go on, since it is
-// a dead letter now.
-func (s *session) failed(ctx context.Context, b *backlog, reason error) (outcome string, err error) {
+// failed decides what to do with the first message, which has failed once more. Failed: it is tried
+// again after a pause. Parked: it is a dead letter now, go on with the next.
+func (s *session) failed(
+	ctx context.Context, b *backlog, reason error,
+) (outcome string, err error) {
 	m := b.messages[0]
 	e := m.event
-	log := s.Log.With("topic", e.Topic, "partition", e.Partition, "offset", e.Offset, "event_id", e.ID, "event_type", e.Type,
-		"subject", e.Subject, "failures", b.failures, "error", reason)
+	log := s.Log.With("topic", e.Topic, "partition", e.Partition, "offset", e.Offset,
+		"event_id", e.ID, "event_type", e.Type, "subject", e.Subject,
+		"failures", b.failures, "error", reason)
 
-	// What is no event, or has no day in the inbox, does not become one by waiting.
+	// Waiting does not help a record that is no event, or one whose day the inbox does not cover.
 	forgotten := errors.Is(reason, ErrForgotten)
 	again := b.failures-b.timeouts < s.Tries && b.failures < 2*s.Tries
 	if m.err == nil && !forgotten && again {
@@ -163,6 +182,7 @@ func (s *session) failed(ctx context.Context, b *backlog, reason error) (outcome
 
 	l := m.letter(reason.Error(), b.failures)
 	l.dayless = forgotten
+
 	var away *outageError
 	switch err := s.park(ctx, l); {
 	case err == nil:
@@ -170,16 +190,18 @@ func (s *session) failed(ctx context.Context, b *backlog, reason error) (outcome
 		return Parked, nil
 	case errors.As(err, &away):
 		return Failed, err
-	default: // errFlood, or what is wrong with the letters themselves
+	default: // errFlood, or storing the letter itself fails
 		wait := backoff(b.failures, failureBackoff)
 		b.again = time.Now().Add(wait)
-		log.ErrorContext(ctx, "event failed and cannot be parked, its partition waits", "retry_in", wait, "why", err)
+		log.ErrorContext(ctx, "event failed and cannot be parked, its partition waits",
+			"retry_in", wait, "why", err)
+
 		return Failed, nil
 	}
 }
 
-// next returns the first n messages that are events, at most size, and stops before a message that is none. If that is the
-// first one, it returns that alone.
+// next returns the events among the first n messages; n is at most size. It stops before a record
+// that is no event, or returns it alone if it comes first.
 func (b *backlog) next(size int) (batch []message, n int) {
 	for _, m := range b.messages[:min(size, len(b.messages))] {
 		switch {
@@ -193,17 +215,22 @@ func (b *backlog) next(size int) (batch []message, n int) {
 		}
 		n++
 	}
+
 	return batch, n
 }
 
+// outage pauses all partitions, longer each time in a row.
 func (s *session) outage(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
+
 	s.outages++
 	wait := backoff(s.outages, outageBackoff)
 	s.resume = time.Now().Add(wait)
-	s.Log.WarnContext(ctx, "database away, waiting", "failures", s.outages, "retry_in", wait, "error", err)
+
+	s.Log.WarnContext(ctx, "database away, waiting",
+		"failures", s.outages, "retry_in", wait, "error", err)
 }
 
 func (s *session) recovered(ctx context.Context) {
@@ -213,7 +240,8 @@ func (s *session) recovered(ctx context.Context) {
 	}
 }
 
-// backoff doubles with each failure up to longest. Half of it is left to chance, so that many do not come back at once.
+// backoff doubles with each failure up to longest. Half of it is random, so that many consumers do
+// not come back at once.
 func backoff(failures int, longest time.Duration) time.Duration {
 	d := min(longest, firstBackoff<<min(failures-1, 10))
 	return d/2 + rand.N(d/2)
