@@ -1,11 +1,12 @@
-// Package statements keeps account statements: how many payments an account was in on a UTC day, and what they took from
-// it and brought it.
+// Package statements keeps account statements: how many payments an account took part in on a UTC
+// day, and what they debited and credited.
 //
-// It stands for another team's service: it knows payments by their events alone, and its table is its own. Counting and
-// adding up are not idempotent, so the table is right only if every event took effect once; package inbox sees to that. They
-// do not depend on order, so events of different payments may arrive in any.
+// It plays another team's service: it knows payments only by their events and owns its table.
+// Counting and adding are not idempotent, so the table is right only if every event takes effect
+// once; package inbox ensures that. They do not depend on order, so events of different payments
+// may arrive in any.
 //
-// Not promised: that a statement is complete at any given time. It is as old as the consumer's lag.
+// Not promised: that a statement is complete at any given time. It is behind by the consumer's lag.
 package statements
 
 import (
@@ -24,18 +25,21 @@ import (
 	"github.com/oncepay/oncepay/internal/inbox"
 )
 
-// Consumer is the name under which the inbox remembers what this package has counted. Another one counts everything again.
+// Consumer is the name under which the inbox remembers what this package has counted. Under
+// another name everything is counted again.
 const Consumer = "statements"
 
 var (
-	// ErrUnknownType says that an event is of a type that came after this program. It may be about money, so it is not
-	// skipped: deploy a newer program.
+	// ErrUnknownType means that an event's type is newer than this program. It may be about money,
+	// so it is not skipped: deploy a newer program.
 	ErrUnknownType = errors.New("unknown event type")
-	// ErrMalformed says that an event is not what its type promises.
+
+	// ErrMalformed means that an event is not what its type promises.
 	ErrMalformed = errors.New("malformed event")
 )
 
-// Handle counts the completed payments among events. It is an inbox.Consumer's Handle: each event comes to it once.
+// Handle counts the completed payments among events. It is meant as the Handle of an
+// inbox.Consumer, which passes it each event once.
 func Handle(ctx context.Context, tx pgx.Tx, events []inbox.Event) error {
 	var lines []line
 	for _, e := range events {
@@ -45,6 +49,8 @@ func Handle(ctx context.Context, tx pgx.Tx, events []inbox.Event) error {
 			if err != nil {
 				return fmt.Errorf("%w: %w", ErrMalformed, err)
 			}
+
+			// The day of the event, not of its arrival: a redelivery or a backlog counts the same.
 			day := p.ProcessedAt.UTC().Truncate(24 * time.Hour)
 			lines = append(lines,
 				line{p.SourceAccount, day, p.Currency, 1, p.AmountMinor, 0},
@@ -54,10 +60,11 @@ func Handle(ctx context.Context, tx pgx.Tx, events []inbox.Event) error {
 			return fmt.Errorf("%w: %s", ErrUnknownType, e.Type)
 		}
 	}
+
 	return add(ctx, tx, lines)
 }
 
-// payment is what of a payment.completed is counted. Members that came later are of no concern.
+// payment is the part of a payment.completed that counts. Members added later are ignored.
 type payment struct {
 	ID                 uuid.UUID `json:"id"`
 	Status             string    `json:"status"`
@@ -68,13 +75,16 @@ type payment struct {
 	ProcessedAt        time.Time `json:"processed_at"`
 }
 
-// maxAmount is far above what one payment may move, and low enough that a thousand of them add up in an int64.
+// maxAmount is far above what one payment may move, and low enough that a thousand of them fit in
+// an int64.
 const maxAmount = 1_000_000_000_000_000
 
+// readPayment returns the payment of an event, or an error if it is inconsistent or incomplete.
 func readPayment(e inbox.Event) (p payment, err error) {
 	if err := json.Unmarshal(e.Payload, &p); err != nil {
 		return p, fmt.Errorf("decode payment: %w", err)
 	}
+
 	switch {
 	case p.ID == uuid.Nil || p.ID.String() != e.Subject:
 		return p, fmt.Errorf("payment %s in an event about %s", p.ID, e.Subject)
@@ -84,16 +94,19 @@ func readPayment(e inbox.Event) (p payment, err error) {
 		return p, fmt.Errorf("amount is %d", p.AmountMinor)
 	case !isCurrency(p.Currency):
 		return p, fmt.Errorf("currency is %q", p.Currency)
-	case p.SourceAccount == uuid.Nil || p.DestinationAccount == uuid.Nil || p.SourceAccount == p.DestinationAccount:
+	case p.SourceAccount == uuid.Nil || p.DestinationAccount == uuid.Nil ||
+		p.SourceAccount == p.DestinationAccount:
 		return p, fmt.Errorf("accounts are %s and %s", p.SourceAccount, p.DestinationAccount)
 	case p.ProcessedAt.IsZero():
 		return p, errors.New("no processed_at")
 	}
+
 	return p, nil
 }
 
 func isCurrency(s string) bool {
-	return len(s) == 3 && !slices.ContainsFunc([]byte(s), func(c byte) bool { return c < 'A' || c > 'Z' })
+	return len(s) == 3 &&
+		!slices.ContainsFunc([]byte(s), func(c byte) bool { return c < 'A' || c > 'Z' })
 }
 
 // line is what payments add to the statement of an account on a day.
@@ -105,8 +118,8 @@ type line struct {
 	debits, credits int64
 }
 
-// Rows are locked in the order of the array, which is sorted: two consumers that meet on the same accounts do not deadlock.
-// A sum beyond int64 is an error of the database (22003).
+// Locks rows in the order of the arrays, which are sorted: two consumers that meet on the same
+// accounts do not deadlock. A sum beyond int64 is an error of the database (22003).
 const addLines = `
 INSERT INTO statements AS s (account_id, day, currency, payment_count, debits_minor, credits_minor)
 SELECT account_id, day, currency, payment_count, debits_minor, credits_minor
@@ -125,6 +138,8 @@ func add(ctx context.Context, tx pgx.Tx, lines []line) error {
 		return nil
 	}
 	lines = merge(lines)
+
+	// One array per column, one row per line.
 	n := len(lines)
 	accounts, days, currencies := make([][16]byte, n), make([]time.Time, n), make([]string, n)
 	payments, debits, credits := make([]int64, n), make([]int64, n), make([]int64, n)
@@ -132,21 +147,30 @@ func add(ctx context.Context, tx pgx.Tx, lines []line) error {
 		accounts[i], days[i], currencies[i] = l.account, l.day, l.currency
 		payments[i], debits[i], credits[i] = l.payments, l.debits, l.credits
 	}
+
 	tag, err := tx.Exec(ctx, addLines, accounts, days, currencies, payments, debits, credits)
 	if err != nil {
 		return fmt.Errorf("add to statements: %w", err)
 	}
+
+	// A row in another currency was left alone. Fail, or its payment would be lost.
 	if tag.RowsAffected() != int64(n) {
 		return fmt.Errorf("%w: an account has payments in two currencies", ErrMalformed)
 	}
+
 	return nil
 }
 
-// merge sorts lines and adds up those of one account and day.
+// merge sorts lines and adds up those of one account, day and currency.
 func merge(lines []line) []line {
 	slices.SortFunc(lines, func(a, b line) int {
-		return cmp.Or(bytes.Compare(a.account[:], b.account[:]), a.day.Compare(b.day), cmp.Compare(a.currency, b.currency))
+		return cmp.Or(
+			bytes.Compare(a.account[:], b.account[:]),
+			a.day.Compare(b.day),
+			cmp.Compare(a.currency, b.currency))
 	})
+
+	// merged shares the array of lines: it never gets ahead of the line that is read.
 	merged := lines[:1]
 	for _, l := range lines[1:] {
 		last := &merged[len(merged)-1]
@@ -154,9 +178,11 @@ func merge(lines []line) []line {
 			merged = append(merged, l)
 			continue
 		}
+
 		last.payments += l.payments
 		last.debits += l.debits
 		last.credits += l.credits
 	}
+
 	return merged
 }
