@@ -4,13 +4,15 @@ package invariant
 
 const allPayments = `SELECT count(*) FROM payments`
 
-// Answers that the service keeps under their key and gives again: successes, and refusals that were decided on data.
+// kept selects the answers that the service stores under their key and replays: successes, and
+// refusals that were decided on data.
 const kept = `(x.status BETWEEN 200 AND 299
     OR x.code IN ('insufficient-funds', 'unknown-account', 'currency-mismatch', 'funding-forbidden', 'amount-out-of-range', 'system-account-exists'))`
 
 const acknowledged = `SELECT count(*) FROM exchanges WHERE status BETWEEN 200 AND 299 OR status = 402`
 
-// Where a key was answered for two requests, reusedKeysAccepted says so.
+// acknowledgedMissing skips keys that were answered for two requests; reusedKeysAccepted lists
+// them.
 const acknowledgedMissing = `
 WITH missing AS MATERIALIZED (
   SELECT DISTINCT client_id, key, request
@@ -27,10 +29,11 @@ SELECT format('client %s key %s', client_id, key)
 FROM missing m
 WHERE NOT EXISTS (SELECT FROM exchanges x WHERE x.client_id = m.client_id AND x.key = m.key AND x.request <> m.request AND ` + kept + `)`
 
-// POST: what an operator does on a client's behalf is in no history.
+// POST only: what an operator does on a client's behalf is in no history.
 const paymentsOfHistory = `SELECT count(*) FROM payments WHERE method = 'POST' AND client_id IN (SELECT client_id FROM exchanges)`
 
-// Where the client was told of a payment under the key, acknowledgedMissing compares what was paid with what was asked for.
+// If the client was told of a payment under the key, acknowledgedMissing compares what was paid
+// with what was asked for.
 const nobodyAskedFor = `
 SELECT format('payment %s', p.id)
 FROM payments p
@@ -44,7 +47,8 @@ WHERE p.method = 'POST' AND p.client_id IN (SELECT client_id FROM exchanges)
 
 const keptAnswers = `SELECT count(*) FROM exchanges x WHERE ` + kept
 
-// One request of one key has one answer, byte for byte. And where the key is still stored, its answer is among those given.
+// One request of one key has one answer, byte for byte. If the key is still stored, its answer is
+// among those given.
 const answersChanged = `
 SELECT format('client %s key %s', client_id, key)
 FROM (
@@ -57,7 +61,8 @@ FROM (
     AND EXISTS (SELECT FROM exchanges x WHERE x.client_id = k.client_id AND x.key = k.key AND ` + kept + `)
 ) changed`
 
-// Of different requests under one key, one is answered. The others are refused, and that is not kept.
+// Of different requests under one key, one is answered. The others are refused, and that refusal is
+// not kept.
 const reusedKeysAccepted = `
 SELECT format('client %s key %s', client_id, key)
 FROM (SELECT DISTINCT client_id, key, request FROM exchanges x WHERE ` + kept + `) answered
@@ -66,7 +71,8 @@ HAVING count(*) > 1`
 
 const refusedAsReused = `SELECT count(DISTINCT (client_id, key, request)) FROM exchanges WHERE code = 'idempotency-key-reused'`
 
-// Who is told that a key belongs to another request has sent another one under it, and was never answered for this one.
+// A client is told that a key belongs to another request only if it sent another one under it and
+// was never answered for this one.
 const refusedForNothing = `
 SELECT format('client %s key %s', client_id, key)
 FROM (
@@ -76,7 +82,7 @@ FROM (
 ) told
 WHERE refused AND (answered OR requests = 1)`
 
-// The first answer of a key is given once. Whoever else gets it is told that it is a replay.
+// The first answer of a key is given once. Every later copy is marked as a replay.
 const repeatsUnmarked = `
 SELECT format('client %s key %s', client_id, key)
 FROM exchanges x
@@ -86,7 +92,8 @@ HAVING count(*) > 1`
 
 const paymentsAndAnswers = `SELECT (SELECT count(*) FROM payments) + (SELECT count(*) FROM idempotency_keys)`
 
-// When its answer has expired, a key may take effect again. A primary key would not see it: it holds for one day.
+// Once its answer has expired, a key may take effect again. The primary key cannot catch repeats:
+// it holds for one day only.
 const keysTwice = `
 WITH paid AS MATERIALIZED (
   SELECT client_id, idempotency_key AS key FROM payments GROUP BY 1, 2 HAVING count(*) > 1
@@ -108,9 +115,10 @@ const paymentsAndAnswersSince = `
 SELECT (SELECT count(*) FROM payments WHERE processed_at >= (SELECT keys_since FROM bounds))
      + (SELECT count(*) FROM idempotency_keys WHERE created_at >= (SELECT keys_since FROM bounds))`
 
-// Both ways: a payment has its key's answer, which tells of no account (by status and location, which is empty where
-// an operator paid by hand; bodies would not fit into a hash table), and an answer that tells of a payment (by its members, or as 402) has that payment. A second of grace, since payments
-// are dated to the millisecond.
+// Both directions are checked. A payment has its key's answer, and that answer is not about an
+// account. The check goes by status and location, which is empty where an operator paid by hand;
+// bodies would not fit into a hash table. And an answer about a payment (by its members, or as
+// 402) has that payment, with a second of grace, since payments are dated to the millisecond.
 const answersMissing = `
 SELECT format('payment %s', p.id)
 FROM payments p

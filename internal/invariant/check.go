@@ -11,27 +11,34 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// Sources says what is compared. Everything must be quiet: clients gone, backlog and lag at zero. What is still on its way
-// counts as lost.
+// Sources names what is compared. Everything must be quiet: clients gone, backlog and lag at zero.
+// Anything in flight counts as lost.
 type Sources struct {
-	DB      *pgxpool.Pool // as the schema's owner. One connection is taken out of it, and closed at the end
-	Brokers []string      // none: the lines that need topics are left out, with what a consumer made of them, and the report says so
-	// KafkaOptions are for every client that is made: TLS, SASL.
-	KafkaOptions []kgo.Opt
-	TopicPrefix  string   // topics are the prefix and payments, accounts and whatever else the outbox names
-	Consumer     string   // name in inbox_events
-	History      []string // files of Exchanges; none: the lines that need them are left out, and the report says so
+	DB *pgxpool.Pool // as the schema's owner; one connection is taken out and closed at the end
 
-	// MostRepeated is how many records may be repeats of others. A relay that is killed sends what it had in hand again: two
-	// batches for each kill. Zero: none may.
+	// Brokers may be empty. The report then leaves out the lines that need topics or a consumer's
+	// work on them, and says so.
+	Brokers []string
+
+	KafkaOptions []kgo.Opt // for every Kafka client of the check: TLS, SASL
+	TopicPrefix  string    // before payments, accounts and the outbox's other types
+	Consumer     string    // name in inbox_events
+
+	// History lists files of Exchanges. Without any, the report leaves out the lines that need
+	// them, and says so.
+	History []string
+
+	// MostRepeated is how many records may be repeats of others; zero allows none. A killed relay
+	// sends again what it had in hand: two batches for each kill.
 	MostRepeated int
 
-	// Progress is told, every second or so, what is being done. Nil is fine.
+	// Progress is called about once a second with the current step. Nil is fine.
 	Progress func(doing string)
 }
 
-// settings of the one connection. It may come from a program's pool, whose limits are for statements that go by an index; here
-// every statement reads whole tables. Settings that a server does not know are left out.
+// settings apply to the one connection. It may come from a program's pool, whose limits suit
+// statements that use an index; here every statement reads whole tables. Settings that a server
+// does not know are skipped.
 const settings = `
 SELECT set_config(name, value, false)
 FROM (VALUES
@@ -44,7 +51,7 @@ FROM (VALUES
   ('row_security', 'off') -- an error for who may not see every row, where it would count those it sees
 ) wanted(name, value) JOIN pg_settings USING (name)`
 
-// The tables that are compared with the schema's. They are temporary: they go with the connection.
+// temporaryTables hold what is compared with the schema's tables. They go with the connection.
 const temporaryTables = `
 CREATE TEMP TABLE topic_records (
   aggregate_type text NOT NULL, partition int NOT NULL, "offset" bigint NOT NULL,
@@ -60,7 +67,8 @@ CREATE TEMP TABLE exchanges (
 );
 CREATE TEMP TABLE bounds (consumer text COLLATE "C", keep interval, keys_since timestamptz, outbox_since timestamptz, topics_since timestamptz)`
 
-// How far back each place remembers. keep: 24 hours is the least that can be promised.
+// insertBounds records how far back each place remembers. keep falls back to 24 hours, the least
+// that can be promised.
 const insertBounds = `
 INSERT INTO bounds (consumer, topics_since, keep, outbox_since)
 SELECT $1, coalesce($2, '-infinity'::timestamptz), coalesce((SELECT keep FROM idempotency_retention), '24 hours'), coalesce(
@@ -71,24 +79,29 @@ const finishBounds = `UPDATE bounds SET keys_since = now() - keep; ANALYZE topic
 
 const aggregateTypes = `SELECT aggregate_type FROM outbox_events UNION VALUES ('payments'), ('accounts')`
 
-// Check counts. An error means that it could not; what it counted and found wrong is in the report.
+// Check counts what is wrong and reports it. An error means that it could not count.
 func Check(ctx context.Context, s Sources) (Report, error) {
 	pooled, err := s.DB.Acquire(ctx)
 	if err != nil {
 		return Report{}, fmt.Errorf("check invariants: connect: %w", err)
 	}
-	conn := pooled.Hijack() // its settings and tables are not for others
+
+	conn := pooled.Hijack() // its settings and tables must not return to the pool
 	defer conn.Close(context.WithoutCancel(ctx))
+
 	c := check{Sources: s, conn: conn}
 	if c.Progress == nil {
 		c.Progress = func(string) {}
 	}
+
 	if err := c.gather(ctx); err != nil {
 		return Report{}, fmt.Errorf("check invariants: %w", err)
 	}
+
 	if err := c.count(ctx); err != nil {
 		return Report{}, fmt.Errorf("check invariants: %w", err)
 	}
+
 	return c.report, nil
 }
 
@@ -98,28 +111,35 @@ type check struct {
 	report Report
 }
 
-// gather brings histories and topics to where the tables are.
+// gather copies histories and topics into the database, next to the tables.
 func (c *check) gather(ctx context.Context) error {
 	if _, err := c.conn.Exec(ctx, settings); err != nil {
 		return fmt.Errorf("set up the connection: %w", err)
 	}
+
 	if _, err := c.conn.Exec(ctx, temporaryTables); err != nil {
 		return fmt.Errorf("make temporary tables: %w", err)
 	}
+
 	for _, file := range c.History {
 		c.Progress("read history " + file)
 		if err := copyHistory(ctx, c.conn, file); err != nil {
 			return err
 		}
 	}
+
+	// Read the topics before the tables' snapshot: an event on a topic is then always in the
+	// outbox.
 	since, err := c.gatherTopics(ctx)
 	if err != nil {
 		return err
 	}
+
 	c.Progress("analyze")
 	if _, err := c.conn.Exec(ctx, insertBounds, c.Consumer, since); err != nil {
 		return fmt.Errorf("find how far back the tables go: %w", err)
 	}
+
 	if _, err := c.conn.Exec(ctx, finishBounds); err != nil {
 		return fmt.Errorf("analyze: %w", err)
 	}
@@ -130,15 +150,18 @@ func (c *check) gatherTopics(ctx context.Context) (since *time.Time, err error) 
 	if len(c.Brokers) == 0 {
 		return nil, nil
 	}
+
 	c.Progress("find topics")
-	rows, err := c.conn.Query(ctx, aggregateTypes) // CollectRows returns its error
+	rows, err := c.conn.Query(ctx, aggregateTypes)
 	if err != nil {
 		return nil, fmt.Errorf("find topics: %w", err)
 	}
+
 	types, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
 		return nil, fmt.Errorf("find topics: %w", err)
 	}
+
 	return copyTopics(ctx, c.conn, c.Sources, types, c.Progress)
 }
 
@@ -150,26 +173,35 @@ SELECT (SELECT count(*) FROM payments), (SELECT count(*) FROM payments WHERE sta
   (SELECT count(*) FROM (SELECT FROM exchanges GROUP BY client_id, key, request HAVING bool_or(status = 0) AND bool_or(replayed)
      AND NOT bool_or((status BETWEEN 200 AND 299 OR status = 402) AND NOT replayed)) found)`
 
-// count runs the queries, all of them on one snapshot.
+// count runs all queries on one snapshot.
 func (c *check) count(ctx context.Context) error {
 	one := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+
 	return pgx.BeginTxFunc(ctx, c.conn, one, func(tx pgx.Tx) error {
 		c.Progress("count all")
 		r := &c.report
-		err := tx.QueryRow(ctx, totals).Scan(&r.Payments, &r.Declined, &r.Events, &r.Records, &r.Exchanges, &r.Replays, &r.MismatchesRefused, &r.Recovered)
+		err := tx.QueryRow(ctx, totals).Scan(
+			&r.Payments, &r.Declined, &r.Events, &r.Records,
+			&r.Exchanges, &r.Replays, &r.MismatchesRefused, &r.Recovered,
+		)
 		if err != nil {
 			return fmt.Errorf("count all: %w", err)
 		}
+
 		for _, q := range queries {
+			// A line without its source would look fine, so the report names it instead.
 			if q.needs == histories && len(c.History) == 0 || q.needs == topics && len(c.Brokers) == 0 {
 				r.LeftOut = append(r.LeftOut, q.name)
 				continue
 			}
+
 			c.Progress("count " + q.name)
 			line, err := q.run(ctx, tx)
 			if err != nil {
 				return fmt.Errorf("count %s: %w", q.name, err)
 			}
+
+			// Delivery is at least once, so repeats are wrong only beyond the allowance.
 			if q.name == EventsRepeated {
 				r.Repeated = line.Wrong
 				line.allow(int64(c.MostRepeated))
@@ -180,7 +212,8 @@ func (c *check) count(ctx context.Context) error {
 	})
 }
 
-// query is one line of the report: wrong lists what is wrong, and nothing when all is well; of says how many were looked at.
+// query is one line of the report. wrong lists what is wrong and returns no rows when all is
+// well; of counts how many were looked at.
 type query struct {
 	name  string
 	needs source
@@ -188,16 +221,16 @@ type query struct {
 	wrong string
 }
 
-// source is what a line needs beside the tables.
+// source is what a line needs besides the tables.
 type source int
 
 const (
 	nothing source = iota
 	histories
-	topics // and what a consumer made of them
+	topics // and the consumer's work on them
 )
 
-// queries in the order of the report.
+// queries is in the order of the report.
 var queries = []query{
 	{AcknowledgedMissing, histories, acknowledged, acknowledgedMissing},
 	{NobodyAskedFor, histories, paymentsOfHistory, nobodyAskedFor},

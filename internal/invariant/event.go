@@ -9,7 +9,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// event is what a record says of itself. What it does not say, or not as a CloudEvent does, is nil and malformed says why.
+// event is what a record says about itself. A field is nil if the record lacks it or does not
+// write it as a CloudEvent does; malformed then says why.
 type event struct {
 	id        *[16]byte
 	kind      *string
@@ -24,6 +25,8 @@ func readEvent(record *kgo.Record) (e event) {
 			e.malformed = &what
 		}
 	}
+
+	// Keep reading after a defect: the rest is still compared, and the first defect is reported.
 	var subject string
 	seen := map[string]bool{}
 	for _, h := range record.Headers {
@@ -31,12 +34,16 @@ func readEvent(record *kgo.Record) (e event) {
 		if !is {
 			continue
 		}
+
+		// Consumers may read either one of two headers with the same name.
 		if seen[name] {
 			wrong("header " + h.Key + " is there twice")
 		}
 		seen[name] = true
+
 		value := text(h.Value)
 		var err error
+
 		switch name {
 		case "id":
 			var id uuid.UUID
@@ -58,20 +65,25 @@ func readEvent(record *kgo.Record) (e event) {
 				e.createdAt = &at
 			}
 		}
+
 		if err != nil {
 			wrong("header " + h.Key + " cannot be read")
 		}
 	}
+
 	if e.id == nil {
 		wrong("no id")
 	}
+
 	if subject != text(record.Key) {
 		wrong("key and subject differ")
 	}
+
 	return e
 }
 
-// text is what of b a text column takes. What it does not take is in no row of the outbox, so the record is a changed one.
+// text replaces the bytes of b that a text column does not accept. No row of the outbox has such
+// bytes, so the record counts as changed.
 func text(b []byte) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(string(b), "\uFFFD"), "\x00", "\uFFFD")
 }

@@ -1,13 +1,14 @@
 package invariant
 
-// Payments, their events, the topics, and what the consumer made of them.
+// Payments, their events, the topics, and the consumer's work on them.
 
 const paymentsAndAccountsSince = `
 SELECT (SELECT count(*) FROM payments WHERE processed_at >= (SELECT outbox_since FROM bounds))
      + (SELECT count(*) FROM accounts WHERE created_at >= (SELECT outbox_since FROM bounds))`
 
-// Both ways: every version of a payment has its event, the last one of the payment's status; every account has its first one;
-// and no event tells of a payment or account that is not there.
+// Both directions are checked. Every version of a payment has its event, the last one with the
+// payment's status, and every account has its first one. No event tells of a missing payment or
+// account.
 const eventsMissing = `
 SELECT format('payment %s version %s', p.id, v)
 FROM payments p CROSS JOIN LATERAL generate_series(1, p.version) v
@@ -29,7 +30,8 @@ SELECT format('event %s', o.event_id)
 FROM outbox_events o
 WHERE o.aggregate_type = 'accounts' AND NOT EXISTS (SELECT FROM accounts a WHERE a.id::text = o.aggregate_id)`
 
-// A minute of grace wherever topics have deleted: a transaction may have been open, and its events sent later than younger ones.
+// Wherever topics have deleted records there is a minute of grace: a transaction may have stayed
+// open, so that its events were sent after younger ones.
 const outboxSince = `SELECT count(*) FROM outbox_events WHERE created_at >= (SELECT topics_since + interval '1 minute' FROM bounds)`
 
 const eventsLost = `
@@ -40,7 +42,7 @@ WHERE o.created_at >= (SELECT topics_since + interval '1 minute' FROM bounds)
 
 const allRecords = `SELECT count(*) FROM topic_records`
 
-// Older ones may have been in a day of the outbox that was dropped.
+// Older events may have been in a day of the outbox that was dropped.
 const eventsPhantom = `
 SELECT format('%s partition %s offset %s', r.aggregate_type, r.partition, r."offset")
 FROM topic_records r
@@ -58,13 +60,14 @@ SELECT format('event %s', event_id)
 FROM (SELECT event_id, count(*) AS n FROM topic_records WHERE event_id IS NOT NULL GROUP BY event_id HAVING count(*) > 1) r
 CROSS JOIN LATERAL generate_series(2, n)`
 
-// Of an aggregate with one event there is no order to look at.
+// An aggregate with one event has no order to check.
 const severalRecords = `
 SELECT coalesce(sum(n), 0)::bigint
 FROM (SELECT count(*) AS n FROM topic_records GROUP BY aggregate_type, aggregate_id HAVING count(DISTINCT event_id) > 1) several`
 
-// An aggregate's events come to one partition, each for the first time in the order of their ids; and the versions of its rows
-// follow each other (the first of them may have been dropped). Most aggregates have one event: they are left out early.
+// An aggregate's events go to one partition, and their first records are in the order of their
+// ids. The versions of its rows are consecutive, though the first ones may have been dropped.
+// Most aggregates have one event and are filtered out early.
 const eventsOutOfOrder = `
 WITH several AS MATERIALIZED (
   SELECT * FROM topic_records
@@ -98,8 +101,9 @@ WHERE r.aggregate_type IN ('payments', 'accounts') AND r.event_id IS NOT NULL
 
 const inboxRows = `SELECT count(*) FROM inbox_events WHERE consumer = (SELECT consumer FROM bounds)`
 
-// The inbox outlives the topics' records. Where they have deleted some, an event's age is told by its id (a UUIDv7, as all of this
-// service's are), and by the time of its effect if it has another id.
+// The inbox outlives the topics' records. Where topics have deleted some, an event's age comes
+// from its id (a UUIDv7, as all of this service's are), or from the time of its effect if it has
+// another id.
 const effectsPhantom = `
 SELECT format('event %s', i.event_id)
 FROM inbox_events i

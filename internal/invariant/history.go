@@ -16,11 +16,13 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Exchange is one attempt of a client to pay, as the client saw it: one JSON object a line, each line ended.
+// Exchange is one attempt of a client to pay, as the client saw it. A history has one JSON object
+// per line, and every line ends with a newline.
 //
-// A history is complete: it has every attempt of its clients, the ones without an answer too, so each run has clients of its own
-// and outlives them; a last line that is cut off is refused. Repeats send the same bytes, since requests are told apart by their
-// digests. It covers less time than answers are kept.
+// A history is complete: it has every attempt of its clients, including those without an answer.
+// So each run has clients of its own and outlives them, and a truncated last line is rejected.
+// Repeats must send the same bytes, since requests are told apart by their digests. A history
+// covers less time than answers are kept.
 type Exchange struct {
 	ClientID           uuid.UUID `json:"client_id"`
 	Key                string    `json:"key"`
@@ -33,10 +35,10 @@ type Exchange struct {
 	Code               string    `json:"code,omitempty"`       // of a problem
 	Answer             string    `json:"answer,omitempty"`     // hex SHA-256 of the body that came
 	Replayed           bool      `json:"replayed,omitempty"`   // Idempotent-Replayed said so
-	RequestID          string    `json:"request_id,omitempty"` // for who looks into the log; not compared
+	RequestID          string    `json:"request_id,omitempty"` // to find it in the log; not compared
 }
 
-// maxLine bounds what a file that is no history can take of memory.
+// maxLine bounds the memory that a file which is no history can take.
 const maxLine = 1 << 20
 
 func copyHistory(ctx context.Context, conn *pgx.Conn, name string) error {
@@ -45,7 +47,10 @@ func copyHistory(ctx context.Context, conn *pgx.Conn, name string) error {
 		return fmt.Errorf("read history: %w", err)
 	}
 	defer f.Close()
+
 	h := &historyRows{name: name, lines: bufio.NewReaderSize(f, maxLine)}
+
+	// h knows the line of a defect; CopyFrom only that its source failed.
 	_, err = conn.CopyFrom(ctx, pgx.Identifier{"exchanges"}, exchangeColumns, h)
 	switch {
 	case h.err != nil:
@@ -56,10 +61,12 @@ func copyHistory(ctx context.Context, conn *pgx.Conn, name string) error {
 	return nil
 }
 
-var exchangeColumns = []string{"client_id", "key", "request", "amount_minor", "currency", "source_account", "destination_account",
-	"status", "code", "answer", "replayed"}
+var exchangeColumns = []string{
+	"client_id", "key", "request", "amount_minor", "currency", "source_account", "destination_account",
+	"status", "code", "answer", "replayed",
+}
 
-// historyRows is a file as a pgx.CopyFromSource.
+// historyRows reads a file as a pgx.CopyFromSource.
 type historyRows struct {
 	name   string
 	lines  *bufio.Reader
@@ -71,12 +78,13 @@ type historyRows struct {
 func (h *historyRows) Next() bool {
 	line, err := h.lines.ReadSlice('\n')
 	h.number++
+
 	switch {
 	case errors.Is(err, io.EOF) && len(line) == 0:
 		return false
 	case errors.Is(err, io.EOF):
-		// Its client died, with requests of which there is no line at all. A payment of theirs would seem to be nobody's, so
-		// this is no history to compare with.
+		// The client died, and some of its requests have no line at all. Their payments would look
+		// as if no client had asked for them, so this history cannot be compared.
 		h.err = h.wrong(errors.New("it is cut off: whoever wrote it died, and not all that it asked for is known"))
 		return false
 	case errors.Is(err, bufio.ErrBufferFull):
@@ -86,6 +94,7 @@ func (h *historyRows) Next() bool {
 		h.err = h.wrong(err)
 		return false
 	}
+
 	if h.row, err = exchangeRow(line); err != nil {
 		h.err = h.wrong(err)
 		return false
@@ -105,16 +114,20 @@ func exchangeRow(line []byte) ([]any, error) {
 	if err := json.Unmarshal(line, &x); err != nil {
 		return nil, fmt.Errorf("not an exchange: %w", err)
 	}
+
 	request, err := hex.DecodeString(x.Request)
 	if err != nil || len(request) != sha256.Size {
 		return nil, errors.New("request is not the hex SHA-256 of a body")
 	}
+
 	var answer []byte
 	if x.Answer != "" {
 		if answer, err = hex.DecodeString(x.Answer); err != nil || len(answer) != sha256.Size {
 			return nil, errors.New("answer is not the hex SHA-256 of a body")
 		}
 	}
+
+	// Check here, where an error can name the line.
 	switch {
 	case x.ClientID == uuid.Nil:
 		return nil, errors.New("no client_id")
@@ -127,7 +140,11 @@ func exchangeRow(line []byte) ([]any, error) {
 	case x.Status != 0 && answer == nil:
 		return nil, fmt.Errorf("status %d without the digest of an answer", x.Status)
 	}
-	// As [16]byte a UUID is copied as it is; by its own type the driver would print it and parse it again.
-	return []any{[16]byte(x.ClientID), x.Key, request, x.AmountMinor, x.Currency, [16]byte(x.SourceAccount), [16]byte(x.DestinationAccount),
-		x.Status, x.Code, answer, x.Replayed}, nil
+
+	// The driver copies a [16]byte as it is; it would print a uuid.UUID and parse it again.
+	return []any{
+		[16]byte(x.ClientID), x.Key, request, x.AmountMinor, x.Currency,
+		[16]byte(x.SourceAccount), [16]byte(x.DestinationAccount),
+		x.Status, x.Code, answer, x.Replayed,
+	}, nil
 }

@@ -13,43 +13,58 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// stalled is after how long without a record a scan is given up.
+// stalled is how long a scan waits for a record before it gives up.
 const stalled = 30 * time.Second
 
-// copyTopics copies every committed record of the topics, up to where they end now. since is nil if the topics have every
-// record they ever got, and else the time before which some were deleted.
-func copyTopics(ctx context.Context, conn *pgx.Conn, s Sources, types []string, progress func(string)) (since *time.Time, err error) {
-	same := append([]kgo.Opt{kgo.SeedBrokers(s.Brokers...), kgo.ClientID("oncepay-check")}, s.KafkaOptions...)
+// copyTopics copies every committed record of the topics, up to where they end now. since is nil
+// if the topics have every record they ever got, or else the time before which some were deleted.
+func copyTopics(
+	ctx context.Context, conn *pgx.Conn, s Sources, types []string, progress func(string),
+) (since *time.Time, err error) {
+	same := append(
+		[]kgo.Opt{kgo.SeedBrokers(s.Brokers...), kgo.ClientID("oncepay-check")},
+		s.KafkaOptions...,
+	)
+
 	client, err := kgo.NewClient(same...)
 	if err != nil {
 		return nil, fmt.Errorf("make Kafka client: %w", err)
 	}
-	// The first exchange on a connection does not look at ctx: a broker that accepts and says nothing would be waited for.
+
+	// The first exchange on a connection ignores ctx, so a broker that accepts and stays silent
+	// would block us. Closing the client ends it.
 	closed := context.AfterFunc(ctx, client.Close)
 	spans, err := findSpans(ctx, kadm.NewClient(client), s.TopicPrefix, types)
 	if !closed() {
 		return nil, fmt.Errorf("find the topics' ends: %w", context.Cause(ctx))
 	}
+
 	client.Close()
 	if err != nil {
 		return nil, err
 	}
 
-	r := &recordRows{ctx: ctx, prefix: s.TopicPrefix, progress: progress, spans: spans, oldest: map[partition]time.Time{}}
+	r := &recordRows{
+		ctx: ctx, prefix: s.TopicPrefix, progress: progress,
+		spans: spans, oldest: map[partition]time.Time{},
+	}
+
 	from := r.starts()
 	if r.open == 0 {
-		return r.since(), nil // without a partition to read, the client would wait for ever
+		return r.since(), nil // without a partition to read, the client would block
 	}
+
 	r.client, err = kgo.NewClient(append(same,
 		kgo.ConsumePartitions(from),
-		kgo.ConsumeResetOffset(kgo.NoResetOffset()),  // what is deleted meanwhile is an error, not skipped
+		kgo.ConsumeResetOffset(kgo.NoResetOffset()),  // deleted meanwhile: an error, not skipped
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), // what a producer aborted never happened
-		kgo.KeepControlRecords(),                     // a partition may end in one, and would never seem read
+		kgo.KeepControlRecords(),                     // a partition may end in one
 	)...)
 	if err != nil {
 		return nil, fmt.Errorf("make Kafka client: %w", err)
 	}
 	defer r.client.Close()
+
 	_, err = conn.CopyFrom(ctx, pgx.Identifier{"topic_records"}, recordColumns, r)
 	switch {
 	case r.err != nil:
@@ -65,7 +80,7 @@ type partition struct {
 	number int32
 }
 
-// span is what a partition holds: from the first offset that is still there to the last stable one.
+// span is what a partition holds: from the first offset that it still has to the last stable one.
 type span struct{ start, end int64 }
 
 func findSpans(ctx context.Context, admin *kadm.Client, prefix string, types []string) (map[partition]*span, error) {
@@ -73,22 +88,27 @@ func findSpans(ctx context.Context, admin *kadm.Client, prefix string, types []s
 	for i, t := range types {
 		names[i] = prefix + t
 	}
+
 	topics, err := admin.ListTopics(ctx, names...)
 	if err != nil {
 		return nil, fmt.Errorf("list topics: %w", err)
 	}
+
 	for _, t := range topics.Names() {
 		if !topics.Has(t) {
 			delete(topics, t) // nothing was ever sent to it
 		}
 	}
+
 	if err := topics.Error(); err != nil {
 		return nil, fmt.Errorf("list topics: %w", err)
 	}
+
 	spans := map[partition]*span{}
-	if len(topics) == 0 { // the calls below would ask for all
+	if len(topics) == 0 { // without names, the calls below would list every topic
 		return spans, nil
 	}
+
 	starts, err := admin.ListStartOffsets(ctx, topics.Names()...)
 	if err == nil {
 		err = starts.Error()
@@ -96,6 +116,7 @@ func findSpans(ctx context.Context, admin *kadm.Client, prefix string, types []s
 	if err != nil {
 		return nil, fmt.Errorf("list first offsets: %w", err)
 	}
+
 	ends, err := admin.ListCommittedOffsets(ctx, topics.Names()...)
 	if err == nil {
 		err = ends.Error()
@@ -103,6 +124,7 @@ func findSpans(ctx context.Context, admin *kadm.Client, prefix string, types []s
 	if err != nil {
 		return nil, fmt.Errorf("list last stable offsets: %w", err)
 	}
+
 	starts.Each(func(o kadm.ListedOffset) {
 		end, _ := ends.Lookup(o.Topic, o.Partition)
 		spans[partition{o.Topic, o.Partition}] = &span{o.Offset, end.Offset}
@@ -110,44 +132,53 @@ func findSpans(ctx context.Context, admin *kadm.Client, prefix string, types []s
 	return spans, nil
 }
 
-var recordColumns = []string{"aggregate_type", "partition", "offset", "event_id", "aggregate_id", "event_type", "aggregate_version",
-	"created_at", "digest", "malformed"}
+var recordColumns = []string{
+	"aggregate_type", "partition", "offset", "event_id", "aggregate_id", "event_type",
+	"aggregate_version", "created_at", "digest", "malformed",
+}
 
-// recordRows is the records of some partitions as a pgx.CopyFromSource.
+// recordRows reads the records of some partitions as a pgx.CopyFromSource.
 type recordRows struct {
 	ctx      context.Context
 	client   *kgo.Client
 	prefix   string
 	progress func(string)
 
-	spans       map[partition]*span // start moves on with what was read
-	open        int                 // partitions that are not read to their end
+	spans       map[partition]*span // start advances as records are read
+	open        int                 // partitions not yet read to their end
 	total, done int64
 	told        time.Time
-	oldest      map[partition]time.Time // of partitions that deleted some: when the oldest record that is left was made
+
+	// oldest is when the oldest record left was made, for partitions that deleted some.
+	oldest map[partition]time.Time
 
 	fetched []*kgo.Record
 	row     []any
 	err     error
 }
 
-// starts returns where to read from, for each partition that holds anything.
+// starts returns the offset to read from for each partition that holds anything.
 func (r *recordRows) starts() map[string]map[int32]kgo.Offset {
 	from := map[string]map[int32]kgo.Offset{}
 	for p, span := range r.spans {
 		if span.start > 0 {
-			r.oldest[p] = time.Now() // until a record says otherwise: all of it was deleted, up to a time that nobody knows
+			// Until a record says otherwise, all of it was deleted, up to an unknown time.
+			r.oldest[p] = time.Now()
 		}
+
 		if span.start >= span.end {
 			continue
 		}
+
 		if from[p.topic] == nil {
 			from[p.topic] = map[int32]kgo.Offset{}
 		}
 		from[p.topic][p.number] = kgo.NewOffset().At(span.start)
+
 		r.open++
 		r.total += span.end - span.start
 	}
+
 	return from
 }
 
@@ -160,6 +191,7 @@ func (r *recordRows) Next() bool {
 				return true
 			}
 		}
+
 		if r.open == 0 || !r.fetch() {
 			return false
 		}
@@ -174,39 +206,53 @@ func (r *recordRows) fetch() bool {
 		r.progress(fmt.Sprintf("read topics: %d of %d records", r.done, r.total))
 		r.told = now
 	}
+
+	// A scan that gets nothing must end with an error, not block.
 	ctx, cancel := context.WithTimeout(r.ctx, stalled)
 	defer cancel()
+
 	fetches := r.client.PollFetches(ctx)
+
 	r.fetched = fetches.Records()
 	fetches.EachError(func(topic string, number int32, err error) {
 		switch {
 		case r.ctx.Err() != nil:
 			r.err = fmt.Errorf("read topics: %w", context.Cause(r.ctx))
 		case ctx.Err() != nil:
-			r.err = fmt.Errorf("read topics: nothing came for %s, with %d partitions not at their end", stalled, r.open)
+			r.err = fmt.Errorf("read topics: nothing came for %s, with %d partitions not at their end",
+				stalled, r.open)
 		default:
 			r.err = errors.Join(r.err, fmt.Errorf("read topic %s, partition %d: %w", topic, number, err))
 		}
 	})
+
 	return r.err == nil
 }
 
-// take makes a row of a record, if it is one.
+// take turns a record into a row and reports whether there is one: markers and late records have
+// none.
 func (r *recordRows) take(record *kgo.Record) bool {
 	p := partition{record.Topic, record.Partition}
 	span := r.spans[p]
 	if record.Offset < span.start || record.Offset >= span.end {
 		return false // it came after the check began
 	}
+
+	// Offsets have gaps, so progress is the distance moved. Markers count: they may end a
+	// partition.
 	r.done += record.Offset + 1 - span.start
 	span.start = record.Offset + 1
 	if span.start == span.end {
 		r.open--
 	}
+
 	if record.Attrs.IsControl() {
 		return false
 	}
+
 	e := readEvent(record)
+
+	// Remember how far back a partition goes if it has deleted records.
 	if oldest, deleted := r.oldest[p]; deleted {
 		made := record.Timestamp
 		if e.createdAt != nil {
@@ -216,13 +262,16 @@ func (r *recordRows) take(record *kgo.Record) bool {
 			r.oldest[p] = made
 		}
 	}
+
 	digest := sha256.Sum256(record.Value)
-	r.row = []any{strings.TrimPrefix(record.Topic, r.prefix), record.Partition, record.Offset, e.id, text(record.Key), e.kind, e.version,
-		e.createdAt, digest[:], e.malformed}
+	r.row = []any{
+		strings.TrimPrefix(record.Topic, r.prefix), record.Partition, record.Offset,
+		e.id, text(record.Key), e.kind, e.version, e.createdAt, digest[:], e.malformed,
+	}
 	return true
 }
 
-// since returns the time before which any partition may have deleted records; nil: none has.
+// since returns the time before which any partition may have deleted records, or nil if none has.
 func (r *recordRows) since() *time.Time {
 	var latest *time.Time
 	for _, t := range r.oldest {
@@ -230,5 +279,6 @@ func (r *recordRows) since() *time.Time {
 			latest = &t
 		}
 	}
+
 	return latest
 }

@@ -4,8 +4,8 @@ package invariant
 
 const statementRows = `SELECT count(*) FROM statements`
 
-// Built from events alone, one account and UTC day after the other, they are what the ledger says. An effect that happened
-// twice, or in part, shows here.
+// Statements are built from events alone, per account and UTC day, and must equal the ledger. An
+// effect that happened twice, or in part, shows here.
 const statementsWrong = `
 SELECT format('account %s on %s', account_id, day)
 FROM statements s
@@ -17,8 +17,8 @@ FULL JOIN (
 ) l USING (account_id, day)
 WHERE (s.currency, s.payment_count, s.debits_minor, s.credits_minor) IS DISTINCT FROM (l.currency, l.payment_count, l.debits_minor, l.credits_minor)`
 
-// A completed payment has two entries, which sum to zero: its amount from the source and to the destination. A declined one
-// has none. No entry is of another payment.
+// A completed payment has two entries, which sum to zero: its amount from the source and to the
+// destination. A declined one has none. No entry lacks its payment.
 const paymentsUnbalanced = `
 SELECT format('payment %s', coalesce(e.payment_id, p.id))
 FROM payments p FULL JOIN ledger_entries e ON e.payment_id = p.id
@@ -30,7 +30,8 @@ HAVING (CASE min(p.status)
   WHEN 'declined' THEN count(e.id) = 0
 END) IS NOT TRUE`
 
-// Both accounts are the payment's tenant's and in its currency, and its client is the tenant's.
+// Both accounts belong to the payment's tenant and have its currency. Its client belongs to the
+// tenant.
 const paymentsAstray = `
 SELECT format('payment %s', p.id)
 FROM payments p
@@ -42,8 +43,9 @@ WHERE (s.tenant_id = p.tenant_id AND d.tenant_id = p.tenant_id AND s.currency = 
 
 const allAccounts = `SELECT count(*) FROM accounts`
 
-// An account's balance and number of entries are those of its entries. They are numbered without a gap, each with the balance
-// after it, in the account's currency, and never leave a customer below zero. Sums are numeric, which has no end.
+// An account's balance and entry count match its entries. Entries are numbered without a gap,
+// each has the balance after it, in the account's currency, and none leaves a customer below
+// zero. Sums are numeric, which cannot overflow.
 const balancesWrong = `
 SELECT format('account %s', coalesce(a.id, e.account_id))
 FROM accounts a

@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 )
 
-// The lines of a report. doc.go says what each of them looks at.
+// The lines of a report. doc.go explains each.
 const (
 	AcknowledgedMissing = "acknowledged payments missing"
 	NobodyAskedFor      = "payments nobody asked for"
@@ -34,7 +34,7 @@ const (
 // Report is what was counted.
 type Report struct {
 	Lines   []Line
-	LeftOut []string // names of lines that were not counted, because there was no history, or no broker
+	LeftOut []string // names of lines not counted for lack of a history or a broker
 
 	// In the tables and on the topics.
 	Payments, Declined, Events, Records int64
@@ -42,23 +42,24 @@ type Report struct {
 
 	// In the history.
 	Exchanges, Replays, MismatchesRefused int64
-	Recovered                             int64 // requests that were cut off, and whose repeat got the stored answer
+	Recovered                             int64 // requests cut off whose repeat got the stored answer
 }
 
 // Line is one invariant.
 type Line struct {
 	Name     string
 	Wrong    int64
-	Of       int64    // how many were looked at; zero: the line says nothing
-	Examples []string // of what is wrong, three at most
+	Of       int64    // how many were looked at; with zero, the line proves nothing
+	Examples []string // of what is wrong, at most three
 }
 
 const mostExamples = 3
 
-// OK says whether nothing was found wrong. It does not say that there was something to look at: see Line.Of.
+// OK reports whether nothing was found wrong. It does not mean that anything was looked at: see
+// Line.Of.
 func (r Report) OK() bool { return len(r.Wrong()) == 0 }
 
-// Wrong returns how many were found wrong, by the name of the line: of each line that found any. It is never nil.
+// Wrong returns the count of each line that found something wrong, by name. It is never nil.
 func (r Report) Wrong() map[string]int64 {
 	wrong := map[string]int64{}
 	for _, l := range r.Lines {
@@ -66,28 +67,32 @@ func (r Report) Wrong() map[string]int64 {
 			wrong[l.Name] = l.Wrong
 		}
 	}
+
 	return wrong
 }
 
-// Line returns the line of a name; one without a name if it was left out.
+// Line returns the line with the given name, or the zero Line if it was left out.
 func (r Report) Line(name string) Line {
 	for _, l := range r.Lines {
 		if l.Name == name {
 			return l
 		}
 	}
+
 	return Line{}
 }
 
-// allow takes as right what may happen so often.
+// allow takes up to most findings as expected, and drops the examples if none remain.
 func (l *Line) allow(most int64) {
 	l.Wrong = max(0, l.Wrong-most)
+
 	if l.Wrong == 0 {
 		l.Examples = nil
 	}
 }
 
-// WriteTable writes a line for each invariant: ok, WRONG with examples, or none where there was nothing to look at.
+// WriteTable writes a line for each invariant: ok, WRONG with examples, or none if there was
+// nothing to look at.
 func (r Report) WriteTable(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, l := range r.Lines {
@@ -98,11 +103,15 @@ func (r Report) WriteTable(w io.Writer) error {
 		case l.Of == 0:
 			verdict = "none"
 		}
-		fmt.Fprintln(t, strings.TrimRight(fmt.Sprintf("%s\t%s\t%d of %d\t%s", verdict, l.Name, l.Wrong, l.Of, examples), "\t"))
+
+		fmt.Fprintln(t, strings.TrimRight(
+			fmt.Sprintf("%s\t%s\t%d of %d\t%s", verdict, l.Name, l.Wrong, l.Of, examples), "\t"))
 	}
+
 	for _, name := range r.LeftOut {
 		fmt.Fprintf(t, "-\t%s\tnot counted: no source for it\n", name)
 	}
+
 	if err := t.Flush(); err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
