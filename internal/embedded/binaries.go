@@ -10,15 +10,17 @@ import (
 	"strconv"
 )
 
-// oldest is the first major version that the schema works on.
+// oldest is the first major version that supports the schema.
 const oldest = 15
 
-// installed returns the directory of the newest server binaries of this machine, and false when there are none.
+// installed returns the directory of this machine's newest server binaries, and false if there
+// are none.
 func installed(ctx context.Context) (dir string, ok bool) {
 	var places []string
 	if postgres, err := exec.LookPath("postgres"); err == nil {
 		places = append(places, filepath.Dir(postgres))
 	}
+
 	for _, pattern := range []string{
 		"/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", // Debian, Red Hat
 		"/opt/homebrew/opt/postgresql@*/bin", "/usr/local/opt/postgresql@*/bin",
@@ -26,20 +28,25 @@ func installed(ctx context.Context) (dir string, ok bool) {
 		found, _ := filepath.Glob(pattern) // the pattern is well-formed
 		places = append(places, found...)
 	}
+
 	newest := oldest - 1
 	for _, place := range places {
-		// A symbolic link in a directory of programs leads to where initdb and the shared files are.
+		// A symbolic link such as /usr/bin/postgres leads to the directory of initdb and the
+		// shared files.
 		postgres, err := filepath.EvalSymlinks(filepath.Join(place, "postgres"))
 		if err != nil {
 			continue
 		}
+
 		if _, err := os.Stat(filepath.Join(filepath.Dir(postgres), "initdb")); err != nil {
 			continue
 		}
+
 		if major, err := majorOf(ctx, postgres); err == nil && major > newest {
 			dir, newest = filepath.Dir(postgres), major
 		}
 	}
+
 	return dir, newest >= oldest
 }
 
@@ -50,9 +57,11 @@ func majorOf(ctx context.Context, postgres string) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("ask %s for its version: %w", postgres, err)
 	}
+
 	match := majorPattern.FindSubmatch(out)
 	if match == nil {
 		return 0, fmt.Errorf("ask %s for its version: unknown answer %q", postgres, out)
 	}
+
 	return strconv.Atoi(string(match[1]))
 }

@@ -13,71 +13,89 @@ import (
 	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
 )
 
-// downloadVersion is what a machine without Postgres gets: the major version that docker-compose.yml has.
+// downloadVersion is what a machine without Postgres gets. Its major version is that of
+// docker-compose.yml.
 const downloadVersion = "17.11.0"
 
-// download brings the server's binaries into dir and returns where they are. The library embedded-postgres fetches them,
-// once for all programs that use it, and unpacks them; the rest it would do as the current user, and Postgres refuses root.
-// So it is given a place for its data that cannot be: below a file. It ends with an error there, on every machine, and what
-// counts is whether the binaries are complete.
-func download(ctx context.Context, dir string, owner *syscall.Credential, log *slog.Logger) (string, error) {
+// download puts the server's binaries into dir and returns their directory. The embedded-postgres
+// library fetches them, once for all programs that use it, and unpacks them. It would then start
+// the server as the current user, and Postgres refuses root. An invalid data path, below a file,
+// makes Start stop after unpacking, on every machine; we only need the binaries, and check that
+// they are complete.
+func download(
+	ctx context.Context, dir string, owner *syscall.Credential, log *slog.Logger,
+) (string, error) {
 	binaries := filepath.Join(dir, "postgres-"+downloadVersion)
 	server := filepath.Join(binaries, "bin", "postgres")
 	if _, err := os.Stat(server); err == nil {
 		return filepath.Dir(server), nil
 	}
+
 	port, err := freePort()
 	if err != nil {
 		return "", err
 	}
+
 	file, runtime := filepath.Join(dir, "file"), filepath.Join(dir, "unused")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		return "", fmt.Errorf("prepare the download of postgres: %w", err)
 	}
+
+	// The library leaves its log files behind. Remember the others, to remove only the new ones.
 	logs, _ := filepath.Glob(libraryLogs)
+
 	log.InfoContext(ctx, "fetching postgres", slog.String("version", downloadVersion))
+
 	fetched := make(chan error, 1)
 	go func() {
-		fetched <- embeddedpostgres.NewDatabase(embeddedpostgres.DefaultConfig().Version(downloadVersion).Port(uint32(port)).
+		fetched <- embeddedpostgres.NewDatabase(embeddedpostgres.DefaultConfig().
+			Version(downloadVersion).Port(uint32(port)).
 			BinariesPath(binaries).RuntimePath(runtime).DataPath(filepath.Join(file, "data"))).Start()
 	}()
 	defer removeLogs(logs)
+
 	select {
 	case err = <-fetched:
 	case <-ctx.Done():
 		return "", fmt.Errorf("fetch postgres %s: %w", downloadVersion, context.Cause(ctx))
 	}
+
+	// Start always fails: see above. Only missing binaries are an error.
 	if _, missing := os.Stat(server); missing != nil {
 		return "", fmt.Errorf("fetch postgres %s: %w", downloadVersion, err)
 	}
+
 	if err := errors.Join(os.Remove(file), os.RemoveAll(runtime), give(binaries, owner)); err != nil {
 		return "", fmt.Errorf("unpack postgres %s: %w", downloadVersion, err)
 	}
 	return filepath.Dir(server), nil
 }
 
-// libraryLogs are files that the library makes for each server and leaves behind.
+// libraryLogs matches the files that the library creates for each server and leaves behind.
 var libraryLogs = filepath.Join(os.TempDir(), "embedded_postgres_log*")
 
-// removeLogs removes those that were not there before.
+// removeLogs removes the logs that are not in before.
 func removeLogs(before []string) {
 	old := map[string]bool{}
 	for _, name := range before {
 		old[name] = true
 	}
+
 	after, _ := filepath.Glob(libraryLogs)
 	for _, name := range after {
 		if !old[name] {
-			_ = os.Remove(name) // or another process of ours was faster
+			_ = os.Remove(name) // another process of ours may have removed it
 		}
 	}
 }
 
-// give makes owner the owner of everything in dir: whoever runs the server also removes its files.
+// give makes owner the owner of everything in dir: the user that runs the server also removes its
+// files.
 func give(dir string, owner *syscall.Credential) error {
 	if owner == nil {
 		return nil
 	}
+
 	return filepath.WalkDir(dir, func(name string, _ fs.DirEntry, err error) error {
 		return errors.Join(err, os.Lchown(name, int(owner.Uid), int(owner.Gid)))
 	})

@@ -21,9 +21,12 @@ import (
 
 // PostgresOptions are all optional.
 type PostgresOptions struct {
-	Dir      string            // data and log, kept for the next start; empty: temporary. As root it is given to nobody
+	// Dir has data and log, kept for the next start; empty: temporary. If we are root, it is
+	// given to the server's user.
+	Dir string
+
 	Port     int               // 0: a free one
-	Settings map[string]string // server settings beyond the defaults; fsync is on unless it says otherwise
+	Settings map[string]string // server settings beyond the defaults; fsync is on unless set here
 	Download bool              // do not look for binaries on this machine
 	Log      *slog.Logger
 }
@@ -39,15 +42,16 @@ type Postgres struct {
 	origin    string
 }
 
-// startTimeout covers a slow disk; a start takes a second or two.
+// startTimeout leaves room for a slow disk; a start takes a second or two.
 const startTimeout = time.Minute
 
-// StartPostgres returns when the server answers. The first start on a machine without Postgres downloads it, about
-// 10 MB. The caller stops it; ctx ends the start only.
+// StartPostgres returns when the server answers. The first start on a machine without Postgres
+// downloads it, about 10 MB. The caller stops the server; ctx bounds the start only.
 func StartPostgres(ctx context.Context, o PostgresOptions) (*Postgres, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
+
 	free := o.Port == 0
 	for attempt := 1; ; attempt++ {
 		if free {
@@ -57,14 +61,16 @@ func StartPostgres(ctx context.Context, o PostgresOptions) (*Postgres, error) {
 			}
 			o.Port = port
 		}
+
 		p, err := startPostgres(ctx, o)
 		switch {
 		case err == nil:
 			return p, nil
 		case free && attempt < 3 && strings.Contains(err.Error(), "Address already in use"):
-			// Another program took the free port before the server had it. Three times in a row is no accident.
+			// Another program took the free port before the server did. Three times in a row is
+			// no accident.
 		case attempt < 50 && strings.Contains(err.Error(), "pre-existing shared memory block"):
-			// The server that had this directory was killed, and its children are still ending.
+			// The server that used this directory was killed, and its children are still exiting.
 			if sleep(ctx, 100*time.Millisecond) != nil {
 				return nil, err
 			}
@@ -90,40 +96,51 @@ func startPostgres(ctx context.Context, o PostgresOptions) (_ *Postgres, err err
 	if err != nil {
 		return nil, err
 	}
+
 	p := &Postgres{port: o.Port, temporary: o.Dir == ""}
 	if p.dir, err = makeDir(o.Dir, owner); err != nil {
 		return nil, err
 	}
+
+	// Leave neither server nor temporary directory behind after a failure.
 	defer func() {
 		if err == nil {
 			return
 		}
+
 		if p.guard != nil {
 			gone, cancel := context.WithCancel(context.Background())
 			cancel()
-			_ = p.guard.stop(gone) // killed: nothing in it is of value yet
+			_ = p.guard.stop(gone) // killed: it holds nothing of value yet
 		}
 		if p.temporary {
 			err = errors.Join(err, os.RemoveAll(p.dir))
 		}
 	}()
+
 	binaries, err := p.findBinaries(ctx, o, owner)
 	if err != nil {
 		return nil, err
 	}
+
+	// A download may take longer, so the limit begins after it.
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	if p.guard, err = startGuard(binaries, p.dir, p.temporary, owner, p.flags(o.Settings)); err != nil {
 		return nil, err
 	}
+
 	if err := p.awaitReady(ctx); err != nil {
 		return nil, err
 	}
-	o.Log.InfoContext(ctx, "postgres started", slog.String("origin", p.origin), slog.String("version", p.version), slog.Int("port", p.port))
+
+	o.Log.InfoContext(ctx, "postgres started", slog.String("origin", p.origin),
+		slog.String("version", p.version), slog.Int("port", p.port))
 	return p, nil
 }
 
-// makeDir returns an absolute path without symbolic links, which is how the server names its data directory.
+// makeDir returns an absolute path without symbolic links: the form in which the server reports
+// its data directory.
 func makeDir(dir string, owner *syscall.Credential) (string, error) {
 	var err error
 	if dir == "" {
@@ -134,11 +151,13 @@ func makeDir(dir string, owner *syscall.Credential) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("make directory of postgres: %w", err)
 	}
+
 	if owner != nil {
 		if err := os.Chown(dir, int(owner.Uid), int(owner.Gid)); err != nil {
 			return "", fmt.Errorf("give directory of postgres to nobody: %w", err)
 		}
 	}
+
 	if dir, err = filepath.EvalSymlinks(dir); err == nil {
 		dir, err = filepath.Abs(dir)
 	}
@@ -148,13 +167,16 @@ func makeDir(dir string, owner *syscall.Credential) (string, error) {
 	return dir, nil
 }
 
-func (p *Postgres) findBinaries(ctx context.Context, o PostgresOptions, owner *syscall.Credential) (string, error) {
+func (p *Postgres) findBinaries(
+	ctx context.Context, o PostgresOptions, owner *syscall.Credential,
+) (string, error) {
 	if !o.Download {
 		if dir, ok := installed(ctx); ok {
 			p.origin = "binaries of this machine at " + dir
 			return dir, nil
 		}
 	}
+
 	p.origin = "embedded-postgres " + downloadVersion + " from Maven Central"
 	return download(ctx, p.dir, owner, o.Log)
 }
@@ -163,18 +185,21 @@ func (p *Postgres) flags(settings map[string]string) []string {
 	all := map[string]string{
 		"listen_addresses":        "127.0.0.1",
 		"port":                    strconv.Itoa(p.port),
-		"unix_socket_directories": "", // a socket's path may be 107 bytes long, a temporary directory's alone nearly that
+		"unix_socket_directories": "", // a temporary path may exceed a socket's 107 bytes
 		"max_connections":         "200",
 	}
+
 	maps.Copy(all, settings)
+
 	var flags []string
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		flags = append(flags, "-c", name+"="+all[name])
 	}
+
 	return flags
 }
 
-// awaitReady asks until this very server answers: what answers on the port may be another.
+// awaitReady polls until this very server answers: another one may answer on the port.
 func (p *Postgres) awaitReady(ctx context.Context) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
@@ -182,6 +207,7 @@ func (p *Postgres) awaitReady(ctx context.Context) error {
 		if ready, err := p.ready(ctx); ready || err != nil {
 			return err
 		}
+
 		select {
 		case <-tick.C:
 		case <-p.guard.ended:
@@ -193,26 +219,34 @@ func (p *Postgres) awaitReady(ctx context.Context) error {
 }
 
 func (p *Postgres) ready(ctx context.Context) (bool, error) {
-	// Another program on the port may accept and say nothing.
+	// Another program on the port may accept and stay silent.
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
+
 	conn, err := pgx.Connect(ctx, p.URL("postgres", "postgres"))
 	if err != nil {
 		return false, nil // not yet; if never, the log says why
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
+
 	var version, data string
-	if err := conn.QueryRow(ctx, `SELECT current_setting('server_version'), current_setting('data_directory')`).Scan(&version, &data); err != nil {
+	if err := conn.QueryRow(ctx,
+		`SELECT current_setting('server_version'), current_setting('data_directory')`,
+	).Scan(&version, &data); err != nil {
 		return false, nil
 	}
+
+	// The data directory tells our server from any other.
 	if data != filepath.Join(p.dir, "data") {
 		return false, nil
 	}
+
 	p.version, _, _ = strings.Cut(version, " ") // "15.14 (Debian …)"
 	pidFile, err := os.ReadFile(filepath.Join(data, "postmaster.pid"))
 	if err != nil {
 		return false, fmt.Errorf("read process id of postgres: %w", err)
 	}
+
 	first, _, _ := strings.Cut(string(pidFile), "\n")
 	if p.pid, err = strconv.Atoi(first); err != nil {
 		return false, fmt.Errorf("read process id of postgres: %w", err)
@@ -229,7 +263,8 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, nil
 }
 
-// URL returns where a user finds a database. The password is the user's name; none is needed.
+// URL returns the URL of a database for a user. The password is the user's name; the server
+// ignores it.
 func (p *Postgres) URL(user, database string) string {
 	u := url.URL{
 		Scheme:   "postgres",
@@ -244,18 +279,18 @@ func (p *Postgres) URL(user, database string) string {
 // Version returns the server's version, such as 17.5.
 func (p *Postgres) Version() string { return p.version }
 
-// Origin says where the server's binaries came from.
+// Origin describes where the server's binaries came from.
 func (p *Postgres) Origin() string { return p.origin }
 
 // Pid returns the process that a test kills to make the whole server crash.
 func (p *Postgres) Pid() int { return p.pid }
 
-// Stop shuts the server down, ending all sessions, and returns when it has ended and a temporary directory is gone.
-// When ctx ends first, it is killed. A second call does nothing.
+// Stop shuts the server down, ending all sessions, and returns once it has ended and a temporary
+// directory is gone. If ctx ends first, the server is killed. A second call does nothing.
 func (p *Postgres) Stop(ctx context.Context) error {
 	err := p.guard.stop(ctx)
 	if p.temporary {
-		// The guard has done so, unless it was killed or may not write to the parent directory.
+		// The guard has done this unless it was killed or may not write to the parent directory.
 		err = errors.Join(err, os.RemoveAll(p.dir))
 	}
 	return err

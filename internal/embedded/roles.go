@@ -7,8 +7,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A role that exists without LOGIN was made by a migration, not by an operator, and gets what is missing. Whoever loses a
-// race against another caller or a migration finds the role as wanted.
+// A role that exists without LOGIN was made by a migration, not by an operator, and gets LOGIN
+// and a password. A caller that loses a race against another one or a migration finds the role as
+// wanted.
 const createRoles = `
 DO $$
 DECLARE r text;
@@ -28,15 +29,17 @@ BEGIN
     END LOOP;
 END $$`
 
-// CreateRoles makes the login roles of the programs (api_write, api_read, relay, consumer) in the cluster at url, each
-// with its name as password. Call it before the migrations, which make roles that cannot log in when they find none.
-// Any number of callers may run at once, best in the same database: its lock orders them.
+// CreateRoles makes the login roles of the programs (api_write, api_read, relay, consumer) in the
+// cluster at url, each with its name as password. Call it before the migrations, which create
+// roles that cannot log in if they find none. Any number of callers may run at once, preferably
+// in the same database, whose lock orders them.
 func CreateRoles(ctx context.Context, url string) error {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
 		return fmt.Errorf("create roles: %w", err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
+
 	if _, err := conn.Exec(ctx, createRoles); err != nil {
 		return fmt.Errorf("create roles: %w", err)
 	}
