@@ -18,6 +18,7 @@ func postgresContainer(ctx context.Context, image string) (Server, error) {
 	for name, value := range settings {
 		cmd = append(cmd, "-c", name+"="+value)
 	}
+
 	image = cmp.Or(image, "postgres:17")
 	c, err := testcontainers.Run(ctx, image,
 		testcontainers.WithEnv(map[string]string{"POSTGRES_HOST_AUTH_METHOD": "trust"}),
@@ -26,6 +27,7 @@ func postgresContainer(ctx context.Context, image string) (Server, error) {
 	if err != nil {
 		return Server{}, errors.Join(err, testcontainers.TerminateContainer(c))
 	}
+
 	address, err := c.PortEndpoint(ctx, "5432/tcp", "")
 	if err != nil {
 		return Server{}, errors.Join(err, testcontainers.TerminateContainer(c))
@@ -37,14 +39,17 @@ func postgresContainer(ctx context.Context, image string) (Server, error) {
 	}, nil
 }
 
-// kafkaContainer starts one node. A client is told the advertised address and comes back there, so the host's port must be
-// known before the start; the node itself, which cannot reach that address from inside, uses a listener of its own.
+// kafkaContainer starts one node. The broker tells clients its advertised address, so the host's
+// port must be known before the start. The node itself cannot reach that address from inside and
+// uses a listener of its own.
 func kafkaContainer(ctx context.Context, image string) (Server, error) {
 	image = cmp.Or(image, "apache/kafka:4.3.1")
+
 	c, address, err := runKafka(ctx, image)
 	if err != nil {
 		return Server{}, err
 	}
+
 	return Server{Address: address, Name: "container of " + image, stop: terminate(c)}, nil
 }
 
@@ -55,6 +60,7 @@ func runKafka(
 	if err != nil {
 		return nil, "", err
 	}
+
 	options := []testcontainers.ContainerCustomizer{
 		testcontainers.WithEnv(map[string]string{
 			"KAFKA_NODE_ID":                                  "1",
@@ -69,42 +75,49 @@ func runKafka(
 			"KAFKA_TRANSACTION_STATE_LOG_REPLICATION_FACTOR": "1",
 			"KAFKA_TRANSACTION_STATE_LOG_MIN_ISR":            "1",
 			"KAFKA_GROUP_INITIAL_REBALANCE_DELAY_MS":         "0",
-			// As with the embedded broker: a topic exists when somebody made it, not when somebody named it.
+			// As with the embedded broker, topics are created on request, not by using their names.
 			"KAFKA_AUTO_CREATE_TOPICS_ENABLE": "false",
 		}),
 		testcontainers.WithExposedPorts("9092/tcp"),
 		testcontainers.WithHostConfigModifier(func(c *container.HostConfig) {
+			// The port that the broker advertises.
 			c.PortBindings = network.PortMap{network.MustParsePort("9092/tcp"): {{HostPort: port}}}
 		}),
 	}
+
 	if c, err = testcontainers.Run(ctx, image, append(options, more...)...); err != nil {
 		return nil, "", errors.Join(err, testcontainers.TerminateContainer(c))
 	}
 	return c, address, nil
 }
 
-// freeAddress finds a port that is free here, which for an engine on another host is a good guess.
+// freeAddress finds a port that is free on this host. For an engine on another host it is a good
+// guess.
 func freeAddress(ctx context.Context) (address, port string, err error) {
 	provider, err := testcontainers.NewDockerProvider()
 	if err != nil {
 		return "", "", fmt.Errorf("find Docker: %w", err)
 	}
 	defer provider.Close()
+
+	// Clients need the engine's host, which is this one unless Docker is remote.
 	host, err := provider.DaemonHost(ctx)
 	if err != nil {
 		return "", "", fmt.Errorf("find Docker's host: %w", err)
 	}
+
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return "", "", fmt.Errorf("find a free port: %w", err)
 	}
 	defer l.Close()
+
 	port = strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
 	return net.JoinHostPort(host, port), port, nil
 }
 
 func terminate(c testcontainers.Container) func(context.Context) error {
 	return func(ctx context.Context) error {
-		return c.Terminate(ctx, testcontainers.StopTimeout(0)) // killed: nothing in it is of value
+		return c.Terminate(ctx, testcontainers.StopTimeout(0)) // killed: it holds nothing of value
 	}
 }

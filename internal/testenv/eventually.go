@@ -5,18 +5,21 @@ import (
 	"time"
 )
 
-// Eventually repeats condition every 5 ms until it returns nil, and fails the test with its last error when timeout has
-// passed. It runs condition at least once.
+// Eventually repeats condition every 5 ms until it returns nil. After timeout it fails the test
+// with the last error. It runs condition at least once.
 func Eventually(t testing.TB, timeout time.Duration, condition func() error) {
 	t.Helper()
+
 	deadline := time.After(timeout)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
+
 	for {
 		err := condition()
 		if err == nil {
 			return
 		}
+
 		select {
 		case <-tick.C:
 		case <-deadline:

@@ -8,18 +8,20 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Example gives an executable example, which has no testing.TB, a database like Database's with some tables more, and a
-// pool of connections as its owner. done closes the pool and drops the database. What fails panics.
+// Example gives an executable example, which has no testing.TB, a database like Database's with
+// additional tables, and a pool as its owner. done closes the pool and drops the database. Failures
+// panic.
 func Example(tables string) (pool *pgxpool.Pool, done func()) {
 	tb := &exampleTB{}
 	pool = Database(tb).Pool(tb, "")
+
 	if _, err := pool.Exec(context.Background(), tables); err != nil {
 		panic(fmt.Sprintf("make the tables of an example: %v", err))
 	}
 	return pool, tb.cleanUp
 }
 
-// exampleTB is as much of a testing.TB as this package uses.
+// exampleTB implements as much of testing.TB as this package uses.
 type exampleTB struct {
 	testing.TB
 	cleanups []func()
@@ -33,6 +35,7 @@ func (*exampleTB) Errorf(f string, as ...any) { panic(fmt.Sprintf(f, as...)) }
 func (e *exampleTB) Cleanup(f func())         { e.cleanups = append(e.cleanups, f) }
 
 func (e *exampleTB) cleanUp() {
+	// Last in, first out, as in a test: the pool closes before its database is dropped.
 	for len(e.cleanups) > 0 {
 		last := len(e.cleanups) - 1
 		e.cleanups[last]()

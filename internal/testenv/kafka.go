@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// Brokers returns the addresses of the broker that all tests share. Use TopicPrefix, for consumer groups and
-// transactional ids as well.
+// Brokers returns the addresses of the broker that all tests share. Use TopicPrefix for topics,
+// consumer groups and transactional ids.
 func Brokers(t testing.TB) []string {
 	t.Helper()
 	return strings.Split(use(t, processBroker).Address, ",")

@@ -24,7 +24,7 @@ type Server struct {
 	stop    func(context.Context) error
 }
 
-// Stop stops what was started; a server that was there before is left alone.
+// Stop stops the server if this package started it.
 func (s Server) Stop(ctx context.Context) error {
 	if s.stop == nil {
 		return nil
@@ -32,19 +32,25 @@ func (s Server) Stop(ctx context.Context) error {
 	return s.stop(ctx)
 }
 
-// Both limits include what may have to be downloaded.
+// startTimeout includes what may have to be downloaded.
 const (
 	startTimeout = 3 * time.Minute
-	findTimeout  = 4 * time.Second // a server that somebody named is there, or is not
+	findTimeout  = 4 * time.Second // for a server that was named, and so should be running
 )
 
-// settings trade safety against a power failure, which no test survives anyway, for speed. Commits stay real.
-var settings = map[string]string{"fsync": "off", "full_page_writes": "off", "max_connections": "300", "max_prepared_transactions": "10"}
+// settings trade safety against a power failure, which no test survives anyway, for speed.
+// Commits stay real.
+var settings = map[string]string{
+	"fsync": "off", "full_page_writes": "off",
+	"max_connections": "300", "max_prepared_transactions": "10",
+}
 
-// StartPostgres finds or starts a Postgres by the rules of the package comment. The caller stops it.
+// StartPostgres finds or starts a Postgres by the rules of the package comment. The caller
+// stops it.
 func StartPostgres(ctx context.Context, getenv func(string) string) (s Server, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
+
 	switch {
 	case getenv("TEST_DATABASE_URL") != "":
 		s = Server{Address: getenv("TEST_DATABASE_URL"), Name: "the one of TEST_DATABASE_URL"}
@@ -60,23 +66,31 @@ func StartPostgres(ctx context.Context, getenv func(string) string) (s Server, e
 	if err != nil {
 		return Server{}, fmt.Errorf("start Postgres for tests: %w", err)
 	}
+
+	// A container accepts connections before its server is ready.
 	version, err := serverVersion(ctx, s.Address)
 	if err != nil {
-		return Server{}, errors.Join(fmt.Errorf("reach Postgres for tests (%s): %w", s.Name, err), s.Stop(context.WithoutCancel(ctx)))
+		return Server{}, errors.Join(
+			fmt.Errorf("reach Postgres for tests (%s): %w", s.Name, err),
+			s.Stop(context.WithoutCancel(ctx)))
 	}
+
 	s.Name = "Postgres " + version + ", " + s.Name
 	return s, nil
 }
 
 func embeddedPostgres(ctx context.Context, download bool) (Server, error) {
-	p, err := embedded.StartPostgres(ctx, embedded.PostgresOptions{Settings: settings, Download: download})
+	p, err := embedded.StartPostgres(ctx, embedded.PostgresOptions{
+		Settings: settings, Download: download,
+	})
 	if err != nil {
 		return Server{}, err
 	}
+
 	return Server{Address: p.URL("postgres", "postgres"), Name: p.Origin(), stop: p.Stop}, nil
 }
 
-// serverVersion waits until a server that was just started answers.
+// serverVersion waits until a server that was just started answers, and returns its version.
 func serverVersion(ctx context.Context, url string) (version string, err error) {
 	err = retry(ctx, func(ctx context.Context) error {
 		conn, err := pgx.Connect(ctx, url)
@@ -84,6 +98,7 @@ func serverVersion(ctx context.Context, url string) (version string, err error) 
 			return err
 		}
 		defer conn.Close(context.WithoutCancel(ctx))
+
 		return conn.QueryRow(ctx, "SELECT split_part(current_setting('server_version'), ' ', 1)").Scan(&version)
 	})
 	return version, err
@@ -93,6 +108,7 @@ func serverVersion(ctx context.Context, url string) (version string, err error) 
 func StartBroker(ctx context.Context, getenv func(string) string) (s Server, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
+
 	switch {
 	case getenv("TEST_KAFKA_BROKERS") != "":
 		s = Server{Address: getenv("TEST_KAFKA_BROKERS"), Name: "the one of TEST_KAFKA_BROKERS"}
@@ -108,9 +124,13 @@ func StartBroker(ctx context.Context, getenv func(string) string) (s Server, err
 	if err != nil {
 		return Server{}, fmt.Errorf("start Kafka for tests: %w", err)
 	}
+
 	if err := pingKafka(ctx, strings.Split(s.Address, ",")); err != nil {
-		return Server{}, errors.Join(fmt.Errorf("reach Kafka for tests (%s): %w", s.Name, err), s.Stop(context.WithoutCancel(ctx)))
+		return Server{}, errors.Join(
+			fmt.Errorf("reach Kafka for tests (%s): %w", s.Name, err),
+			s.Stop(context.WithoutCancel(ctx)))
 	}
+
 	s.Name = "Kafka, " + s.Name
 	return s, nil
 }
@@ -120,7 +140,9 @@ func embeddedKafka(ctx context.Context) (Server, error) {
 	if err != nil {
 		return Server{}, err
 	}
+
 	stop := func(context.Context) error { k.Stop(); return nil }
+
 	return Server{Address: strings.Join(k.Brokers(), ","), Name: k.Origin(), stop: stop}, nil
 }
 
@@ -130,14 +152,18 @@ func pingKafka(ctx context.Context, brokers []string) error {
 		return err
 	}
 	defer client.Close()
+
 	return retry(ctx, client.Ping)
 }
 
-// retry repeats attempt until it succeeds or ctx ends, and then returns its last error that says more than that.
+// retry repeats attempt until it succeeds or ctx ends. It then returns the last error that is not
+// just a timeout of the attempt.
 func retry(ctx context.Context, attempt func(context.Context) error) error {
 	var last error
+
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
+
 	for {
 		// A container's port accepts connections before anything listens inside.
 		once, cancel := context.WithTimeout(ctx, 2*time.Second)
@@ -146,10 +172,13 @@ func retry(ctx context.Context, attempt func(context.Context) error) error {
 			cancel()
 			return nil
 		}
+
+		// Prefer an error with a cause over the one that says that time is up.
 		if last == nil || once.Err() == nil {
 			last = err
 		}
 		cancel()
+
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
@@ -163,11 +192,14 @@ var (
 	processBroker   = sync.OnceValues(func() (Server, error) { return startOnce(StartBroker, "TEST_KAFKA_BROKERS") })
 )
 
-// startOnce starts the server of this test process, which nobody stops: see the package comment.
+// startOnce starts the server of this test process. No test stops it: see the package comment.
 func startOnce(start func(context.Context, func(string) string) (Server, error), named string) (Server, error) {
-	if os.Getenv(named) == "" && os.Getenv("TEST_SERVERS") == "docker" && testcontainers.ReadConfig().Config.RyukDisabled {
+	// Ryuk is Testcontainers' reaper.
+	if os.Getenv(named) == "" && os.Getenv("TEST_SERVERS") == "docker" &&
+		testcontainers.ReadConfig().Config.RyukDisabled {
 		return Server{}, errors.New("Testcontainers' reaper is disabled, so containers would be left behind: run `go run ./test/servers -docker -- go test …`")
 	}
+
 	s, err := start(context.Background(), os.Getenv)
 	if err == nil {
 		fmt.Fprintln(os.Stderr, "tests use", s.Name)
@@ -182,6 +214,7 @@ func use(t testing.TB, server func() (Server, error)) Server {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Log("uses " + s.Name)
 	return s
 }
