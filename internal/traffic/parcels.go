@@ -15,16 +15,17 @@ import (
 	"github.com/oncepay/oncepay/internal/outbox"
 )
 
-// A payment has one event, so there is no order that a relay could get wrong. Parcels have many: another service that writes into
-// the same outbox, and takes its time before it commits, so that its events become visible behind those with higher ids.
+// A payment has one event, so a relay cannot get its order wrong. Parcels have many. They stand
+// in for another service that writes to the same outbox and commits late, so that its events
+// become visible after those with higher ids.
 const (
 	parcels     = "parcels" // aggregate type
-	carriers    = 4         // each has parcels of its own, so the order of its transactions is the order of their events
+	carriers    = 4         // each has its own parcels, so they move in the order of its commits
 	eachCarries = 3
 	moves       = 3 // events in one transaction
 )
 
-// MoveParcels writes events of parcels as the schema's owner at url until soft ends. It waits out
+// MoveParcels writes events of parcels as the schema's owner at url until soft ends. It rides out
 // outages of the database.
 func MoveParcels(
 	soft, hard context.Context, url string, brokers []string, topicPrefix string,
@@ -32,10 +33,12 @@ func MoveParcels(
 	if err := makeTopic(hard, brokers, topicPrefix+parcels); err != nil {
 		return err
 	}
+
 	g, hard := errgroup.WithContext(hard)
 	for range carriers {
 		g.Go(func() error { return carry(soft, hard, url) })
 	}
+
 	return g.Wait()
 }
 
@@ -45,10 +48,12 @@ func makeTopic(ctx context.Context, brokers []string, name string) error {
 		return fmt.Errorf("make topic %s: %w", name, err)
 	}
 	defer client.Close()
+
 	admin := kadm.NewClient(client)
 	if there, err := admin.ListTopics(ctx, name); err == nil && there.Has(name) {
 		return nil // an earlier demo made it
 	}
+
 	made, err := admin.CreateTopic(ctx, 12, -1, nil, name)
 	if err == nil {
 		err = made.Err
@@ -59,13 +64,16 @@ func makeTopic(ctx context.Context, brokers []string, name string) error {
 	return nil
 }
 
-// carry moves parcels. A transaction that failed may have committed, so it goes on with new ones.
+// carry moves parcels until soft ends. A failed transaction may have committed, so it continues
+// with new parcels.
 func carry(soft, hard context.Context, url string) error {
 	for well := time.Now(); soft.Err() == nil; {
 		moved, err := carryOn(soft, hard, url)
 		if moved {
 			well = time.Now()
 		}
+
+		// An outage may last for patience. Then the run has failed.
 		if err != nil && (hard.Err() != nil || time.Since(well) > patience) {
 			return fmt.Errorf("move a parcel: %w", err)
 		}
@@ -81,11 +89,14 @@ func carry(soft, hard context.Context, url string) error {
 func carryOn(soft, hard context.Context, url string) (moved bool, err error) {
 	connecting, cancel := context.WithTimeout(hard, patience/3)
 	defer cancel()
+
 	conn, err := pgx.Connect(connecting, url)
 	if err != nil {
 		return false, fmt.Errorf("connect to the database: %w", err)
 	}
 	defer conn.Close(context.WithoutCancel(hard))
+
+	// New ids for each connection: after a failure, the old parcels' next version is unknown.
 	var ids [eachCarries]string
 	for i := range ids {
 		ids[i] = uuid.NewString()
@@ -101,13 +112,15 @@ func carryOn(soft, hard context.Context, url string) (moved bool, err error) {
 					AggregateVersion: version + v, Type: "parcel.moved", Payload: []byte(`{}`),
 				})
 			}
+
 			err := outbox.Append(hard, tx, events)
-			Pause(hard, rand.N(50*time.Millisecond)) // the others go on meanwhile
+			Pause(hard, rand.N(50*time.Millisecond)) // meanwhile the others commit higher ids
 			return err
 		})
 		if err != nil {
 			return moved, err
 		}
+
 		moved = true
 		Pause(hard, rand.N(50*time.Millisecond))
 	}
@@ -118,6 +131,7 @@ func carryOn(soft, hard context.Context, url string) (moved bool, err error) {
 func Pause(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+
 	select {
 	case <-ctx.Done():
 	case <-timer.C:

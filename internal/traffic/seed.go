@@ -17,14 +17,14 @@ type Seed struct {
 	} `json:"accounts"`
 }
 
-// Enough accounts that payments seldom wait for each other, and enough money that none runs out
-// by chance.
+// With so many accounts, payments seldom wait for each other. With so much money, no account
+// runs out by chance.
 const (
 	Accounts = "16"
 	funds    = "100000000"
 )
 
-// SeedArgs are the arguments with which oncepay makes a client of that name.
+// SeedArgs returns the arguments that make oncepay create a client of that name.
 func SeedArgs(name string) []string {
 	return []string{
 		"seed", "-tenant", "demo", "-client", name, "-currency", "USD",
@@ -32,11 +32,13 @@ func SeedArgs(name string) []string {
 	}
 }
 
-// ReadSeed reads what oncepay printed.
+// ReadSeed parses the output of oncepay seed.
 func ReadSeed(out []byte) (s Seed, err error) {
 	if err := json.Unmarshal(out, &s); err != nil {
 		return s, fmt.Errorf("read what oncepay seed printed: %w", err)
 	}
+
+	// A payment needs two accounts.
 	if s.Token == "" || len(s.Accounts) < 2 {
 		return s, errors.New("oncepay seed printed no token or no accounts")
 	}

@@ -10,8 +10,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// What happens while the service runs: counted in the tables, not by the programs. Only what
-// the consumer takes: parcels it does not.
+// countAll counts what happened in the tables; it does not ask the programs. It leaves out parcels,
+// which the consumer does not take.
 const countAll = `
 SELECT (SELECT count(*) FROM payments),
   (SELECT count(*) FROM outbox_events WHERE aggregate_type IN ('payments', 'accounts')),
@@ -19,14 +19,14 @@ SELECT (SELECT count(*) FROM payments),
    WHERE o.id > c.last_id AND aggregate_type IN ('payments', 'accounts')),
   (SELECT count(*) FROM inbox_events WHERE consumer = $1)`
 
-// Counts is what is in the tables.
+// Counts is the number of rows in the tables.
 type Counts struct{ Payments, Events, Backlog, Consumed int }
 
-// Lag is how many events the relay has sent and the consumer not yet taken. The relay may be
-// ahead of its cursor.
+// Lag returns how many events the relay has sent and the consumer has not yet taken. The relay
+// may be ahead of its cursor.
 func (c Counts) Lag() int { return max(0, c.Events-c.Backlog-c.Consumed) }
 
-// View looks at the tables, and at how far the consumer has read.
+// View watches the tables, and how far the consumer has read.
 type View struct {
 	conn     *pgx.Conn
 	client   *kgo.Client
@@ -40,6 +40,7 @@ func OpenView(ctx context.Context, url string, brokers []string, consumer string
 	if err != nil {
 		return View{}, fmt.Errorf("connect to the database: %w", err)
 	}
+
 	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...))
 	if err != nil {
 		return View{}, fmt.Errorf("make Kafka client: %w", err)
@@ -57,30 +58,32 @@ func (v View) Count(ctx context.Context) (c Counts, err error) {
 	return c, nil
 }
 
-// Events that were relayed and are not on the topics are lost. A late commit below the cursor
-// is sent within milliseconds, so what has not come after this long never will.
+// Events that were relayed and are not on the topics are lost. A late commit below the cursor is
+// sent within milliseconds, so an event missing for longer than lostAfter never comes.
 const (
 	drainMax  = time.Minute
 	lostAfter = 3 * time.Second
 )
 
-// Drain waits until everything that was committed has been relayed and consumed. Where the
-// relay says that it has sent an event, and the consumer has read the topics to their ends
-// without finding it, there is nothing to wait for.
+// Drain waits until everything that was committed has been relayed and consumed. If the relay has
+// recorded an event as sent, and the consumer has read the topics to their ends without finding it,
+// Drain stops waiting and returns an error.
 func (v View) Drain(ctx context.Context, progress func(Counts)) error {
 	ctx, cancel := context.WithTimeout(ctx, drainMax)
 	defer cancel()
+
 	tick, line := time.NewTicker(200*time.Millisecond), time.NewTicker(2*time.Second)
 	defer tick.Stop()
 	defer line.Stop()
 
-	var c Counts          // the last count: the time may end in the middle of the next
-	var readAll time.Time // since when the topics are read to their ends, and nothing came
+	var c Counts          // the last count: time may run out during the next
+	var readAll time.Time // since when the topics are read to their ends and nothing came
 	for {
 		now, err := v.Count(ctx)
 		if err != nil && ctx.Err() == nil {
 			return err
 		}
+
 		if err == nil {
 			if now != c || now.Backlog > 0 || !v.readAll(ctx) {
 				readAll = time.Now()
@@ -88,6 +91,7 @@ func (v View) Drain(ctx context.Context, progress func(Counts)) error {
 			c = now
 		}
 
+		// An error here means that time ran out, which the select reports.
 		switch {
 		case err != nil:
 		case c.Backlog == 0 && c.Consumed == c.Events:
@@ -96,6 +100,7 @@ func (v View) Drain(ctx context.Context, progress func(Counts)) error {
 			return fmt.Errorf("events lost: of %d that were relayed only %d were on the topics",
 				c.Events, c.Consumed)
 		}
+
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("not drained: of %d events %d are relayed and %d consumed",
@@ -107,11 +112,12 @@ func (v View) Drain(ctx context.Context, progress func(Counts)) error {
 	}
 }
 
-// readAll reports whether the consumer's group has read all topics to their ends. A broker that
-// does not answer: no.
+// readAll reports whether the consumer's group has read all topics to their ends. It returns false
+// if the broker does not answer.
 func (v View) readAll(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
+
 	lags, err := kadm.NewClient(v.client).Lag(ctx, v.consumer)
 	group := lags[v.consumer]
 	return err == nil && group.Error() == nil && len(group.Lag) > 0 && group.Lag.Total() == 0
@@ -120,6 +126,7 @@ func (v View) readAll(ctx context.Context) bool {
 // Close closes both connections.
 func (v View) Close() {
 	v.client.Close()
+
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	_ = v.conn.Close(ctx) // the server may be gone
