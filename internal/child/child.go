@@ -1,5 +1,5 @@
-// Package child runs the programs of this module as child processes: for the demo, and for tests that need the real
-// thing, its signals and its death.
+// Package child runs the programs of this module as child processes, for the demo and for tests
+// that need real programs, signals and crashes.
 package child
 
 import (
@@ -19,21 +19,27 @@ import (
 	"time"
 )
 
-// Build makes programs of this module ("api", "relay" …) in dir, from whatever folder of the checkout it is called in.
+// Build builds programs of this module ("api", "relay" …) into dir. It works from any folder of the
+// checkout.
 func Build(ctx context.Context, dir string, flags []string, programs ...string) error {
 	module, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+
 	root := filepath.Dir(strings.TrimSpace(string(module)))
 	if _, statErr := os.Stat(filepath.Join(root, "cmd", "api")); err != nil || statErr != nil {
 		return errors.New("build the programs: this is no checkout of oncepay, or Go is not installed")
 	}
+
 	args := append([]string{"build", "-o", dir + string(filepath.Separator)}, flags...)
 	for _, p := range programs {
 		args = append(args, "./cmd/"+p)
 	}
+
 	cmd := exec.CommandContext(ctx, "go", args...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it has a directory to remove
+	// Interrupt rather than kill: go build has a temporary directory to remove.
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = 5 * time.Second
 	cmd.Dir = root
+
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the programs: %w\n%s", err, bytes.TrimSpace(out))
 	}
@@ -43,41 +49,53 @@ func Build(ctx context.Context, dir string, flags []string, programs ...string) 
 // Process is a running program.
 type Process struct {
 	Name  string
-	Addr  string        // where it serves HTTP: what the api says of itself when it has started
+	Addr  string        // where it serves HTTP, as the api logs it when it has started
 	Admin string        // its private listener
 	Ended chan struct{} // closed when it has ended
 
 	cmd  *exec.Cmd
-	log  int64 // where in its log this process began
+	log  int64 // offset in its log where this process began
 	once sync.Once
 }
 
-// A program says within this time that it has started, or that it cannot; and it drains within this time.
+// A program logs within startTimeout that it has started or cannot start. It drains within
+// stopTimeout.
 const (
 	startTimeout = 30 * time.Second
 	stopTimeout  = 15 * time.Second
 )
 
-// Start runs the program of that name in dir, with env alone as its environment, and returns when its log says that it has
-// started, and where it listens. The log goes to dir/name.log. The caller calls Stop.
+// Start runs the program of that name in dir, with env alone as its environment. It returns when
+// the program's log says that it has started and where it listens. The log goes to dir/name.log.
+// The caller calls Stop.
 func Start(ctx context.Context, dir, name string, env ...string) (*Process, error) {
+	// We wait for a line of the log, so the log must be JSON and contain it.
 	for _, v := range env {
 		switch v {
 		case "LOG_LEVEL=warn", "LOG_LEVEL=error", "LOG_FORMAT=text":
 			return nil, fmt.Errorf("start %s: with %s its log would not say that it has started", name, v)
 		}
 	}
-	log, err := os.OpenFile(filepath.Join(dir, name+".log"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
+
+	log, err := os.OpenFile(
+		filepath.Join(dir, name+".log"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open log of %s: %w", name, err)
 	}
-	p := &Process{Name: name, cmd: exec.Command(filepath.Join(dir, name)), Ended: make(chan struct{})}
+
+	p := &Process{
+		Name: name, cmd: exec.Command(filepath.Join(dir, name)), Ended: make(chan struct{}),
+	}
 	if p.log, err = log.Seek(0, io.SeekEnd); err != nil {
 		return nil, errors.Join(fmt.Errorf("read log of %s: %w", name, err), log.Close())
 	}
+
 	p.cmd.Env = append([]string{"ADMIN_ADDR=127.0.0.1:0"}, env...)
-	// A group of its own: a terminal's Ctrl-C reaches us alone, and we stop the programs in order.
+
+	// In a group of its own: a terminal's Ctrl-C reaches only us, and we stop the programs in
+	// order.
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+
 	stderr, err := p.cmd.StderrPipe()
 	if err == nil {
 		err = p.cmd.Start()
@@ -93,8 +111,10 @@ func Start(ctx context.Context, dir, name string, env ...string) (*Process, erro
 		scan(io.TeeReader(stderr, log), name+" started", started)
 		_ = p.cmd.Wait() // how it ended is in ProcessState
 	}()
+
 	timeout := time.NewTimer(startTimeout)
 	defer timeout.Stop()
+
 	select {
 	case a := <-started:
 		p.Addr, p.Admin = a.HTTP, a.Admin
@@ -116,7 +136,7 @@ type addresses struct {
 	Admin string `json:"admin_addr"`
 }
 
-// scan reads a log to its end, and sends the addresses in the line whose message is msg.
+// scan reads a log to its end, and sends the addresses in the first line whose message is msg.
 func scan(log io.Reader, msg string, started chan<- addresses) {
 	lines := bufio.NewScanner(log)
 	for lines.Scan() {
@@ -126,24 +146,31 @@ func scan(log io.Reader, msg string, started chan<- addresses) {
 			break
 		}
 	}
-	_, _ = io.Copy(io.Discard, log) // a program whose log nobody reads would block
+
+	// A program whose log is not read would block.
+	_, _ = io.Copy(io.Discard, log)
 }
 
-// Pid is the process id, for signals of the caller's own.
+// Pid returns the process id, for signals that the caller sends.
 func (p *Process) Pid() int { return p.cmd.Process.Pid }
 
-// Err says how the process ended, with the last lines of its log. It is for a process that has Ended.
+// Err waits until the process has ended, and returns how, with the last lines of its log.
 func (p *Process) Err() error {
 	<-p.Ended
 	text, _ := os.ReadFile(p.cmd.Path + ".log")
+
+	// The log has earlier runs too: skip to ours.
 	lines := strings.Split(strings.TrimSpace(string(text[min(p.log, int64(len(text))):])), "\n")
-	return fmt.Errorf("%s ended (%v):\n%s", p.Name, p.cmd.ProcessState, strings.Join(lines[max(0, len(lines)-10):], "\n"))
+	return fmt.Errorf("%s ended (%v):\n%s",
+		p.Name, p.cmd.ProcessState, strings.Join(lines[max(0, len(lines)-10):], "\n"))
 }
 
-// Stop lets the program finish what it has accepted, and waits for it. A second call does nothing.
+// Stop lets the program finish what it has accepted and waits for its end, and kills it after
+// stopTimeout. A second call does nothing.
 func (p *Process) Stop() {
 	p.once.Do(func() {
 		_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended already
+
 		kill := time.AfterFunc(stopTimeout, func() { _ = p.cmd.Process.Kill() })
 		<-p.Ended
 		kill.Stop()
