@@ -1,5 +1,5 @@
-// Package kafkalogin turns the configuration of Kafka into options of its client. It is not part of
-// config, so that the API, which talks to no broker, does not contain the client.
+// Package kafkalogin turns the configuration of Kafka into options of its client. It is separate
+// from config so that the API, which talks to no broker, does not link the client.
 package kafkalogin
 
 import (
@@ -13,22 +13,24 @@ import (
 	"github.com/oncepay/oncepay/internal/config"
 )
 
-// Options returns how every client of a program connects and logs in.
+// Options returns the options with which every client of a program connects and logs in.
 func Options(k config.Kafka) (opts []kgo.Opt, err error) {
 	conn, err := k.TLSConfig()
 	if err != nil {
 		return nil, err
 	}
+
 	if conn != nil {
 		opts = append(opts, kgo.DialTLSConfig(conn))
 	}
+
 	if k.Mechanism != "" {
 		opts = append(opts, kgo.SASL(mechanism(k)))
 	}
 	return opts, nil
 }
 
-// mechanism reads the password for each connection, so it can be changed while the program runs.
+// mechanism reads the password for each connection, so it can change while the program runs.
 func mechanism(k config.Kafka) sasl.Mechanism {
 	auth := func(context.Context) (scram.Auth, error) {
 		password, err := k.Password()
@@ -41,13 +43,15 @@ func mechanism(k config.Kafka) sasl.Mechanism {
 	case "SCRAM-SHA-512":
 		return scram.Sha512(auth)
 	}
+
+	// PLAIN, the only other mechanism that config accepts.
 	return plain.Plain(func(ctx context.Context) (plain.Auth, error) {
 		a, err := auth(ctx)
 		return plain.Auth{User: a.User, Pass: a.Pass}, err
 	})
 }
 
-// Compression returns the codec that the relay's records are compressed with.
+// Compression returns the codec that compresses the relay's records.
 func Compression(name string) kgo.Opt { return kgo.ProducerBatchCompression(codecs[name]) }
 
 var codecs = map[string]kgo.CompressionCodec{
