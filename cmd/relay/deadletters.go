@@ -33,13 +33,16 @@ Examples:
 `
 
 var deadLetters = program.DeadLetters{
-	Program: "relay", Help: deadLettersHelp, None: "no event was refused", NoneWaits: "no refused event waits",
+	Program: "relay", Help: deadLettersHelp,
+	None: "no event was refused", NoneWaits: "no refused event waits",
 	Open: func(ctx context.Context, getenv func(string) string) (program.Letters, func(), error) {
 		cfg, err := config.LoadRelay(getenv)
 		if err != nil {
 			return nil, nil, err
 		}
+
 		postgres.WarnPlainText(ctx, slog.Default(), "DATABASE_URL", cfg.DatabaseURL)
+
 		pool, err := postgres.Open(ctx, cfg.DatabaseURL, "relay", 1, slog.New(slog.DiscardHandler))
 		if err != nil {
 			return nil, nil, err
@@ -48,7 +51,7 @@ var deadLetters = program.DeadLetters{
 	},
 }
 
-// letters are those of one relay.
+// letters are the dead letters of one relay.
 type letters struct {
 	db    *pgxpool.Pool
 	relay string
@@ -58,11 +61,13 @@ var errNotRefused = errors.New("no event with this id was refused")
 
 func (l letters) List(ctx context.Context, all bool) (any, []string, error) {
 	found, err := relay.DeadLetters(ctx, l.db, l.relay, all)
+
 	var lines []string
 	for _, d := range found {
 		lines = append(lines, fmt.Sprintf("%d %s %s/%s %s: %s; %d of its aggregate wait",
 			d.ID, d.State, d.AggregateType, d.AggregateID, d.Type, d.Refusal, d.Waiting))
 	}
+
 	return found, lines, err
 }
 
@@ -71,6 +76,7 @@ func (l letters) Show(ctx context.Context, id int64) (any, error) {
 	if errors.Is(err, relay.ErrNoDeadLetter) {
 		err = errNotRefused
 	}
+
 	return found, err
 }
 
@@ -79,6 +85,7 @@ func (l letters) Payload(ctx context.Context, id int64) ([]byte, error) {
 	if errors.Is(err, relay.ErrNoDeadLetter) {
 		err = errNotRefused
 	}
+
 	return payload, err
 }
 

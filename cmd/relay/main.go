@@ -1,4 +1,5 @@
-// Command relay moves events from the outbox to Kafka. Run as many as you like: one leads, the others wait.
+// Command relay moves events from the outbox to Kafka. Run as many as you like: one leads, the
+// others wait.
 package main
 
 import (
@@ -40,10 +41,11 @@ var command = program.Program{
 	},
 }
 
-// topics are the aggregate types that this service writes events of.
+// topics are the aggregate types of this service's events.
 var topics = []string{"payments", "accounts"}
 
-// A Kafka transaction takes as long as sending some two thousand events, so each covers more of them.
+// batchesOfATransaction spreads the cost of a Kafka transaction, which is that of sending some two
+// thousand events.
 const batchesOfATransaction = 4
 
 func run(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
@@ -51,13 +53,16 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	if err != nil {
 		return err
 	}
+
 	exactlyOnce := cfg.Delivery == "exactly-once"
 	if exactlyOnce {
 		cfg.Batch *= batchesOfATransaction
 	}
+
 	log := telemetry.Logger(stderr, cfg.LogLevel, cfg.LogFormat)
 	slog.SetDefault(log)
 	postgres.WarnPlainText(ctx, log, "DATABASE_URL", cfg.DatabaseURL)
+
 	reg := telemetry.NewRegistry()
 	stopTelemetry, err := telemetry.Start(ctx, "relay", reg, getenv)
 	if err != nil {
@@ -70,9 +75,13 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	if err != nil {
 		return err
 	}
+
 	options = append(options, kafkalogin.Compression(cfg.Compression))
-	producer := kafka.Producer{Brokers: cfg.Brokers, TopicPrefix: cfg.TopicPrefix, Topics: topics, Source: "/oncepay",
-		ExactlyOnce: exactlyOnce, DrainOnPartitionChange: cfg.PartitionChange == "drain", Options: options}
+	producer := kafka.Producer{Brokers: cfg.Brokers, TopicPrefix: cfg.TopicPrefix, Topics: topics,
+		Source: "/oncepay", ExactlyOnce: exactlyOnce,
+		DrainOnPartitionChange: cfg.PartitionChange == "drain", Options: options}
+
+	// Check database and broker together, so that one start reports everything that is wrong.
 	var pool *pgxpool.Pool
 	err = program.StartAll(ctx, func(ctx context.Context) (err error) {
 		if pool, err = postgres.Open(ctx, cfg.DatabaseURL, "relay", 4, log); err != nil {
@@ -84,8 +93,13 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	if err != nil {
 		return err
 	}
+
 	telemetry.WatchPool(reg, "relay", pool.Stat)
-	admin, err := telemetry.ListenAdmin(cfg.AdminAddr, reg, func(ctx context.Context) error { return errors.Join(pool.Ping(ctx), producer.Ping(ctx)) })
+
+	// Ready means that this process reaches both ends, leader or not.
+	admin, err := telemetry.ListenAdmin(cfg.AdminAddr, reg, func(ctx context.Context) error {
+		return errors.Join(pool.Ping(ctx), producer.Ping(ctx))
+	})
 	if err != nil {
 		return err
 	}
@@ -94,10 +108,14 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	u := &upkeep{pool: pool, cfg: cfg, metrics: metrics, log: log}
 	r := &relay.Relay{
 		DB: pool, Open: producer.Open, Name: cfg.Name, Lease: cfg.Lease, Batch: cfg.Batch, Log: log,
-		OnRead: metrics.Read, OnPublish: watch.published, OnLeader: metrics.Leader, OnError: watch.failed,
+		OnRead: metrics.Read, OnPublish: watch.published, OnLeader: metrics.Leader,
+		OnError: watch.failed,
 	}
-	log.InfoContext(ctx, "relay started", "relay", cfg.Name, "topics", cfg.TopicPrefix+"*", "admin_addr", admin.Addr())
+	log.InfoContext(ctx, "relay started", "relay", cfg.Name, "topics", cfg.TopicPrefix+"*",
+		"admin_addr", admin.Addr())
 	defer log.InfoContext(ctx, "relay stopped")
+
+	// The first of the three that fails stops the others.
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.Run(ctx) })
 	g.Go(func() error { return u.run(ctx) })

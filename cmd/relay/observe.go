@@ -8,11 +8,12 @@ import (
 	"github.com/oncepay/oncepay/internal/telemetry"
 )
 
-// observer turns what the relay tells into metrics.
+// observer turns the relay's callbacks into metrics.
 type observer struct{ metrics *telemetry.Relay }
 
 func (o observer) published(events []relay.Message, took time.Duration) {
 	o.metrics.Published(len(events), took)
+
 	now := time.Now()
 	for i := range events {
 		o.metrics.Acknowledged(now.Sub(events[i].CreatedAt))
@@ -21,23 +22,27 @@ func (o observer) published(events []relay.Message, took time.Duration) {
 
 func (o observer) failed(err error) {
 	o.metrics.Error(kind(err))
+
+	// Problems of a topic are also reported by topic.
 	if topic := new(relay.TopicError); errors.As(err, &topic) {
 		o.metrics.TopicUnavailable(topic.Topic)
 	}
+
 	if changed := new(relay.PartitionsError); errors.As(err, &changed) {
 		o.metrics.PartitionsChanged(changed.Topic, changed.Sent, changed.Now)
 	}
 }
 
-// kind says what ended a round of the relay, as a label. The log has the rest.
+// kind returns the metric label for what ended a round of the relay. The log has the details.
 func kind(err error) string {
 	var (
 		topic   *relay.TopicError
 		refused *relay.RefusedError
 		broker  *relay.BrokerError
 	)
+
 	switch {
-	case errors.Is(err, relay.ErrFenced): // what the broker said meanwhile is a consequence
+	case errors.Is(err, relay.ErrFenced): // a broker error beside it is only a consequence
 		return "fenced"
 	case errors.As(err, &topic):
 		return "topic"

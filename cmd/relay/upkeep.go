@@ -17,9 +17,9 @@ import (
 	"github.com/oncepay/oncepay/internal/telemetry"
 )
 
-// upkeep keeps the partitions, which every relay does, leader or not: in the database one caller works after the other, and
-// the next finds nothing to do. And it measures, leader or not: how long the partitions last, and what waits in the outbox. A leader that
-// is idle, stuck or dead must not hide that.
+// upkeep keeps the partitions and measures how long they last and what waits in the outbox. Every
+// relay does both, leader or not. The database lets one caller maintain partitions at a time, and
+// the next finds nothing to do; and a leader that is idle, stuck or dead must not hide a backlog.
 type upkeep struct {
 	pool    *pgxpool.Pool
 	cfg     config.Relay
@@ -30,15 +30,16 @@ type upkeep struct {
 
 const (
 	partitionsEvery = 10 * time.Minute
-	partitionsRetry = 2 * time.Second // after a lock that a writer held for longer than 50 ms
+	partitionsRetry = 2 * time.Second // after a writer held a lock for longer than 50 ms
 	measureEvery    = 2 * time.Second
-	measureTimeout  = 10 * time.Second // a connection may have died unseen
+	measureTimeout  = 10 * time.Second // a connection may have died unnoticed
 )
 
 func (u *upkeep) run(ctx context.Context) error {
 	partitions, measure := time.NewTimer(0), time.NewTicker(measureEvery)
 	defer partitions.Stop()
 	defer measure.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -49,7 +50,9 @@ func (u *upkeep) run(ctx context.Context) error {
 				next = partitionsRetry
 			}
 			partitions.Reset(next)
-			u.measurePartitions(ctx) // above all when they could not be kept
+
+			// Measure even after a failure: that is when the number matters most.
+			u.measurePartitions(ctx)
 		case <-measure.C:
 			u.measureBacklog(ctx)
 			u.metrics.ForgetTopics(time.Now())
@@ -60,15 +63,19 @@ func (u *upkeep) run(ctx context.Context) error {
 func (u *upkeep) keepPartitions(ctx context.Context) (done bool) {
 	events, err := outbox.KeepPartitions(ctx, u.pool, u.cfg.OutboxRetention)
 	done = u.report(ctx, "outbox_events", events.Made, events.Dropped, err)
+
+	// A busy outbox must not hold up the keys.
 	keys, err := idempotency.KeepPartitions(ctx, u.pool)
 	return u.report(ctx, "idempotency_keys", keys.Made, keys.Dropped, err) && done
 }
 
-func (u *upkeep) report(ctx context.Context, table string, made, dropped int, err error) (done bool) {
+func (u *upkeep) report(
+	ctx context.Context, table string, made, dropped int, err error,
+) (done bool) {
 	var pg *pgconn.PgError
 	switch {
 	case ctx.Err() != nil:
-	case errors.As(err, &pg) && pg.Code == "55P03": // lock_not_available: the writers go first
+	case errors.As(err, &pg) && pg.Code == "55P03": // lock_not_available: writers have priority
 		u.metrics.Error("partitions_busy")
 		u.log.DebugContext(ctx, "partitions not kept, the table is busy", "table", table)
 	case err != nil:
@@ -77,10 +84,11 @@ func (u *upkeep) report(ctx context.Context, table string, made, dropped int, er
 	case made+dropped > 0:
 		u.log.InfoContext(ctx, "partitions kept", "table", table, "made", made, "dropped", dropped)
 	}
+
 	return err == nil
 }
 
-// Read from the catalogue, so that it tells the truth above all when partitions can no longer be made.
+// Read from the catalog, so that it stays correct when partitions can no longer be created.
 const daysAhead = `
 SELECT t.name, count(c.oid) FILTER (WHERE to_date(right(c.relname, 8), 'YYYYMMDD') > (now() AT TIME ZONE 'utc')::date)
 FROM unnest(ARRAY['outbox_events', 'idempotency_keys']) t(name)
@@ -93,25 +101,30 @@ func (u *upkeep) measurePartitions(ctx context.Context) {
 	if err == nil {
 		var table string
 		var days int
+
 		_, err = pgx.ForEachRow(rows, []any{&table, &days}, func() error {
 			u.metrics.DaysAhead(table, days)
 			return nil
 		})
 	}
+
 	if err != nil && ctx.Err() == nil {
 		u.log.WarnContext(ctx, "partitions not measured", "error", err)
 	}
 }
 
-// measureBacklog says nothing of a database that is away: the relay does.
+// measureBacklog logs nothing when the database is down: the relay does.
 func (u *upkeep) measureBacklog(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, measureTimeout)
 	defer cancel()
+
+	// A value that could not be measured is withdrawn, not left at its last reading.
 	if b, err := relay.MeasureBacklog(ctx, u.pool, u.cfg.Name); err != nil {
 		u.metrics.NoBacklog()
 	} else {
 		u.metrics.Backlog(b.Events, b.OldestAge, b.DeadLetters, b.ParkedAggregates)
 	}
+
 	if oldest, err := u.writers.Oldest(ctx, u.pool); err != nil {
 		u.metrics.NoWriter()
 	} else {
