@@ -34,13 +34,16 @@ Examples:
 `
 
 var deadLetters = program.DeadLetters{
-	Program: "consumer", Help: deadLettersHelp, None: "there are no dead letters", NoneWaits: "no dead letter waits",
+	Program: "consumer", Help: deadLettersHelp,
+	None: "there are no dead letters", NoneWaits: "no dead letter waits",
 	Open: func(ctx context.Context, getenv func(string) string) (program.Letters, func(), error) {
 		cfg, err := config.LoadConsumer(getenv)
 		if err != nil {
 			return nil, nil, err
 		}
-		pool, err := postgres.Open(ctx, cfg.DatabaseURL, "consumer", 1, slog.New(slog.DiscardHandler))
+
+		pool, err := postgres.Open(
+			ctx, cfg.DatabaseURL, "consumer", 1, slog.New(slog.DiscardHandler))
 		if err != nil {
 			return nil, nil, err
 		}
@@ -48,18 +51,20 @@ var deadLetters = program.DeadLetters{
 	},
 }
 
-// letters are those of the statements.
+// letters are the dead letters of the statements.
 type letters struct{ db *pgxpool.Pool }
 
 var errNoLetter = errors.New("there is no dead letter with this id")
 
 func (l letters) List(ctx context.Context, all bool) (any, []string, error) {
 	found, err := inbox.DeadLetters(ctx, l.db, statements.Consumer, all)
+
 	var lines []string
 	for _, d := range found {
 		lines = append(lines, fmt.Sprintf("%d %s %s/%d/%d %q %s: %s; %d of its aggregate wait",
 			d.ID, d.State, d.Topic, d.Partition, d.Offset, d.Key, d.Type, d.Reason, d.Waiting))
 	}
+
 	return found, lines, err
 }
 
@@ -68,6 +73,7 @@ func (l letters) Show(ctx context.Context, id int64) (any, error) {
 	if errors.Is(err, inbox.ErrNoDeadLetter) {
 		err = errNoLetter
 	}
+
 	return found, err
 }
 
@@ -76,6 +82,7 @@ func (l letters) Payload(ctx context.Context, id int64) ([]byte, error) {
 	if errors.Is(err, inbox.ErrNoDeadLetter) {
 		err = errNoLetter
 	}
+
 	return payload, err
 }
 

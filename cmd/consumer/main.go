@@ -1,5 +1,5 @@
-// Command consumer keeps account statements from the events of payments. Run as many as you like: they share the
-// partitions of the topics.
+// Command consumer keeps account statements from the events of payments. Run as many as you like:
+// they share the partitions of the topics.
 package main
 
 import (
@@ -50,14 +50,17 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	if err != nil {
 		return err
 	}
+
 	log := telemetry.Logger(stderr, cfg.LogLevel, cfg.LogFormat)
 	slog.SetDefault(log)
 	postgres.WarnPlainText(ctx, log, "DATABASE_URL", cfg.DatabaseURL)
+
 	reg := telemetry.NewRegistry()
 	stopTelemetry, err := telemetry.Start(ctx, "consumer", reg, getenv)
 	if err != nil {
 		return err
 	}
+	// Deferred first, so it runs last: spans of the shutdown are exported, too.
 	defer stopTelemetry()
 	metrics := telemetry.NewConsumer(reg)
 
@@ -65,10 +68,13 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	if err != nil {
 		return err
 	}
+
 	kafka := inbox.Kafka{
 		Brokers: cfg.Brokers, Group: cfg.Group, Options: options,
 		Topics: []string{cfg.TopicPrefix + "payments", cfg.TopicPrefix + "accounts"},
 	}
+
+	// Check database and broker together, so that one start reports everything that is wrong.
 	var pool *pgxpool.Pool
 	err = program.StartAll(ctx, func(ctx context.Context) (err error) {
 		if pool, err = postgres.Open(ctx, cfg.DatabaseURL, "consumer", 4, log); err != nil {
@@ -80,12 +86,17 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	if err != nil {
 		return err
 	}
+
 	telemetry.WatchPool(reg, "consumer", pool.Stat)
 
 	c := &inbox.Consumer{
-		DB: pool, Kafka: kafka, Name: statements.Consumer, Handle: statements.Handle, Log: log, Retention: cfg.InboxRetention,
-		OnEvent: metrics.Event, OnLag: metrics.Lag, OnLetters: metrics.Letters, OnGap: metrics.Gap, OnHorizon: metrics.Horizon, Trace: span,
+		DB: pool, Kafka: kafka, Name: statements.Consumer, Handle: statements.Handle,
+		Log: log, Retention: cfg.InboxRetention,
+		OnEvent: metrics.Event, OnLag: metrics.Lag, OnLetters: metrics.Letters,
+		OnGap: metrics.Gap, OnHorizon: metrics.Horizon, Trace: span,
 	}
+
+	// Ready means that the database answers and the broker lets us consume.
 	admin, err := telemetry.ListenAdmin(cfg.AdminAddr, reg, func(ctx context.Context) error {
 		if err := pool.Ping(ctx); err != nil {
 			return fmt.Errorf("database: %w", err)
@@ -95,8 +106,11 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	if err != nil {
 		return err
 	}
-	log.InfoContext(ctx, "consumer started", "group", cfg.Group, "topics", kafka.Topics, "admin_addr", admin.Addr())
+	log.InfoContext(ctx, "consumer started", "group", cfg.Group, "topics", kafka.Topics,
+		"admin_addr", admin.Addr())
 	defer log.InfoContext(ctx, "consumer stopped")
+
+	// The first of the two that fails stops the other.
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.Run(ctx) })
 	g.Go(func() error { return admin.Run(ctx) })
@@ -106,10 +120,13 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 // span continues the trace of the request that caused the event.
 func span(ctx context.Context, e inbox.Event) (context.Context, func(error)) {
 	ctx = telemetry.FromHeaders(ctx, func(name string) string { return e.Headers[name] })
-	ctx, s := otel.Tracer("consumer").Start(ctx, "consume event", trace.WithSpanKind(trace.SpanKindConsumer),
+	ctx, s := otel.Tracer("consumer").Start(ctx, "consume event",
+		trace.WithSpanKind(trace.SpanKindConsumer),
 		trace.WithAttributes(
 			attribute.String("event_id", e.ID.String()), attribute.String("event_type", e.Type),
-			attribute.String("messaging.destination.name", e.Topic), attribute.Int64("messaging.kafka.offset", e.Offset)))
+			attribute.String("messaging.destination.name", e.Topic),
+			attribute.Int64("messaging.kafka.offset", e.Offset)))
+
 	return ctx, func(err error) {
 		if err != nil {
 			s.RecordError(err)
