@@ -1,5 +1,5 @@
-// Command migrate brings the schema up to date and says how far it is. It runs as the owner of the schema. What an operator
-// makes by hand, tenants, clients and credentials, is made with oncepay.
+// Command migrate brings the schema up to date and reports its version. It runs as the owner of the
+// schema. Tenants, clients and credentials, which an operator creates by hand, are made with oncepay.
 package main
 
 import (
@@ -38,15 +38,20 @@ Examples:
 Environment:
 `
 
-// run is the whole program. Each problem is one line on stderr; it returns the exit code.
-func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+// run is the whole program. It prints each problem as one line on stderr and returns the exit code.
+func run(
+	ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer,
+) int {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
+
 	err := dispatch(ctx, args, getenv, stdout)
 	if err == nil {
 		return 0
 	}
-	// One line for each problem of the configuration; what the driver tried, on several lines, belongs to one problem.
+
+	// Configuration problems come one per line. The driver reports its attempts on several lines, but
+	// they are one problem: join them.
 	text := strings.NewReplacer(":\n\t", ": ", "\n\t", "; ").Replace(err.Error())
 	for line := range strings.SplitSeq(text, "\n") {
 		fmt.Fprintln(stderr, "migrate: "+line)
@@ -54,10 +59,13 @@ func run(ctx context.Context, args []string, getenv func(string) string, stdout,
 	return 1
 }
 
-func dispatch(ctx context.Context, args []string, getenv func(string) string, stdout io.Writer) error {
+func dispatch(
+	ctx context.Context, args []string, getenv func(string) string, stdout io.Writer,
+) error {
 	if len(args) == 0 {
 		return errors.New("no command: up or status (migrate -h explains them)")
 	}
+
 	switch name, args := args[0], args[1:]; name {
 	case "up":
 		return up(ctx, args, getenv, stdout)
@@ -71,9 +79,12 @@ func dispatch(ctx context.Context, args []string, getenv func(string) string, st
 	}
 }
 
-// parse reads the flags of a command. done: -h was asked for and answered.
-func parse(flags *flag.FlagSet, args []string, usage string, stdout io.Writer) (done bool, err error) {
+// parse reads the flags of a command. done reports that -h was asked for and answered.
+func parse(
+	flags *flag.FlagSet, args []string, usage string, stdout io.Writer,
+) (done bool, err error) {
 	flags.SetOutput(io.Discard)
+
 	switch err := flags.Parse(args); {
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprint(stdout, usage)
@@ -83,10 +94,11 @@ func parse(flags *flag.FlagSet, args []string, usage string, stdout io.Writer) (
 	case err != nil:
 		return false, fmt.Errorf("%w (migrate %s -h shows the flags)", err, flags.Name())
 	}
+
 	return false, nil
 }
 
-// connectTimeout leaves room in the five seconds in which a wrong address must have been reported.
+// connectTimeout leaves room in the five seconds within which a wrong address must be reported.
 const connectTimeout = 3 * time.Second
 
 // connect reads the configuration and opens the database. The caller closes the connection.
@@ -95,12 +107,15 @@ func connect(ctx context.Context, getenv func(string) string) (*pgx.Conn, error)
 	if err != nil {
 		return nil, err
 	}
+
 	postgres.WarnPlainText(ctx, slog.Default(), "DATABASE_URL", cfg.DatabaseURL)
+
 	dialCtx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	conn, err := pgx.Connect(dialCtx, cfg.DatabaseURL)
 	if err != nil {
 		return nil, fmt.Errorf("connect to database: %w", err)
 	}
+
 	return conn, nil
 }

@@ -26,26 +26,32 @@ func up(ctx context.Context, args []string, getenv func(string) string, stdout i
 	if done, err := parse(flags, args, upUsage, stdout); done || err != nil {
 		return err
 	}
+
 	if err := noArguments(flags); err != nil {
 		return err
 	}
-	// A connection of our own comes first: it says within the time allowed that the address is wrong.
+
+	// Connect ourselves first, so that a wrong address is reported within the time allowed.
 	conn, err := connect(ctx, getenv)
 	if err != nil {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
+
 	applied, err := migrations.Up(ctx, conn.Config().ConnString())
+	// Report what was applied even if a later file failed.
 	for _, m := range applied {
 		fmt.Fprintln(stdout, "applied", m.Name)
 	}
 	if err != nil {
 		return fmt.Errorf("apply migrations: %w", err)
 	}
-	// Up has nothing to do in a database that is newer than this program.
+
+	// Up does nothing in a database that is newer than this program. Check rejects it.
 	if err := migrations.Check(ctx, conn); err != nil {
 		return err
 	}
+
 	_, err = fmt.Fprintf(stdout, "the schema is at version %d\n", migrations.Version())
 	return err
 }
@@ -58,23 +64,29 @@ Example:
   DATABASE_URL=postgres://postgres:secret@localhost:5432/oncepay migrate status
 `
 
-func status(ctx context.Context, args []string, getenv func(string) string, stdout io.Writer) error {
+func status(
+	ctx context.Context, args []string, getenv func(string) string, stdout io.Writer,
+) error {
 	flags := flag.NewFlagSet("status", flag.ContinueOnError)
 	if done, err := parse(flags, args, statusUsage, stdout); done || err != nil {
 		return err
 	}
+
 	if err := noArguments(flags); err != nil {
 		return err
 	}
+
 	conn, err := connect(ctx, getenv)
 	if err != nil {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
+
 	files, err := migrations.Status(ctx, conn.Config().ConnString())
 	if err != nil {
 		return fmt.Errorf("read migrations: %w", err)
 	}
+
 	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "VERSION\tFILE\tAPPLIED")
 	for _, m := range files {
@@ -84,16 +96,19 @@ func status(ctx context.Context, args []string, getenv func(string) string, stdo
 		}
 		fmt.Fprintf(w, "%d\t%s\t%s\n", m.Version, m.Name, applied)
 	}
+
 	if err := w.Flush(); err != nil {
 		return err
 	}
+
 	switch err := migrations.Check(ctx, conn); {
-	case errors.Is(err, migrations.ErrOutOfStep): // a finding, not a failure: this command is there to show it
+	case errors.Is(err, migrations.ErrOutOfStep): // a finding to report, not a failure
 		_, err = fmt.Fprintln(stdout, err)
 		return err
 	case err != nil:
 		return err
 	}
+
 	_, err = fmt.Fprintf(stdout, "the schema is at version %d\n", migrations.Version())
 	return err
 }
