@@ -9,51 +9,58 @@ import (
 	"strings"
 )
 
-// compose is the service as `make up` runs it: the demo kills containers, and leaves them running.
+// compose is the service as `make up` runs it. The demo kills its containers but leaves it running.
 type compose struct {
 	say  func(format string, args ...any)
-	root string // of the checkout, where docker-compose.yml is
+	root string // of the checkout, which holds docker-compose.yml
 
-	containers map[string]string // id by program; a container that is started again is the same one
+	containers map[string]string // ID by program; restarting a container keeps its ID
 }
 
 func (c *compose) open(ctx context.Context) error {
+	// Docker Compose must run in the checkout, wherever in it the demo was started.
 	module, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
 	if err != nil {
 		return errors.New("find the checkout: Go is not installed")
 	}
+
 	c.root = filepath.Dir(strings.TrimSpace(string(module)))
 	out, err := c.docker(ctx, "compose", "ps", "--services", "--status", "running")
 	if err != nil {
 		return err
 	}
+
 	c.containers = map[string]string{}
 	for _, program := range programs {
 		if !strings.Contains("\n"+string(out), "\n"+program+"\n") {
 			return errors.New(program + " does not run in Docker: `make up` starts it")
 		}
+
 		id, err := c.docker(ctx, "compose", "ps", "--quiet", program)
 		if err != nil {
 			return err
 		}
 		c.containers[program] = strings.TrimSpace(string(id))
 	}
+
 	c.say("api, relay and consumer run in Docker")
 	return nil
 }
 
-// kill falls where it falls: nothing is between a container and its broker.
+// kill strikes at a random moment: nothing sits between a container and its broker.
 func (c *compose) kill(ctx context.Context, v victim) error {
-	_, err := c.docker(ctx, "kill", "--signal", "KILL", c.containers[v.program]) // at once: compose takes its time to find it
+	// Not `docker compose kill`, which takes its time to find the container.
+	_, err := c.docker(ctx, "kill", "--signal", "KILL", c.containers[v.program])
 	return err
 }
 
 func (c *compose) start(ctx context.Context, program string) error {
-	_, err := c.docker(ctx, "compose", "up", "--detach", "--wait", "--no-deps", "--no-recreate", program)
+	_, err := c.docker(ctx, "compose", "up",
+		"--detach", "--wait", "--no-deps", "--no-recreate", program)
 	return err
 }
 
-func (c *compose) failed() <-chan error { return nil } // Docker starts it again
+func (c *compose) failed() <-chan error { return nil } // Docker restarts what ends
 
 func (c *compose) oncepay(ctx context.Context, args ...string) ([]byte, error) {
 	return c.docker(ctx, append([]string{"compose", "run", "--rm", "-T", "oncepay"}, args...)...)
@@ -64,6 +71,7 @@ func (c *compose) docker(ctx context.Context, args ...string) ([]byte, error) {
 	cmd.Dir = c.root
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
+
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, said("docker "+strings.Join(args[:2], " "), err, stderr.Bytes())
@@ -73,7 +81,7 @@ func (c *compose) docker(ctx context.Context, args ...string) ([]byte, error) {
 
 func (c *compose) close() {}
 
-// As docker-compose.yml says.
+// The addresses are those of docker-compose.yml.
 func (c *compose) url() string { return "http://127.0.0.1:8080" }
 func (c *compose) owner() string {
 	return "postgres://postgres:postgres@127.0.0.1:15432/oncepay?sslmode=disable"

@@ -13,43 +13,57 @@ import (
 	"github.com/oncepay/oncepay/internal/traffic"
 )
 
-// lookBefore counts what an earlier run has left behind: it is not this one's.
+// lookBefore counts what earlier runs left behind, which count subtracts.
 func (d *demo) lookBefore(ctx context.Context, v traffic.View) (err error) {
 	if err := v.Drain(ctx, func(traffic.Counts) {}); err != nil {
 		return err
 	}
+
 	d.before, err = d.compare(ctx, invariant.Sources{})
 	return err
 }
 
-// count waits until every event has arrived, compares tables, topics and the clients' history, and prints what it found. Its
-// error says what is wrong.
+// count waits until every event has arrived, compares tables, topics and the clients' history, and
+// prints what it found. Its error is what is wrong.
 func (d *demo) count(ctx context.Context, l *traffic.Load, v traffic.View) error {
 	d.counted = true
 	d.say("requests have stopped; waiting until every event is relayed and consumed")
+
 	notDrained := v.Drain(ctx, func(c traffic.Counts) {
-		d.say("backlog %d, lag %d (the partitions of a consumer that was killed wait until its session has ended)", c.Backlog, c.Lag())
+		d.say(
+			"backlog %d, lag %d (the partitions of a consumer that was killed wait until its session has ended)",
+			c.Backlog, c.Lag())
 	})
+	// What is missing after the wait is in the report, so count all the same.
 	if ctx.Err() != nil {
 		return errors.New("interrupted before it could count")
 	}
+
 	if err := l.History.Close(); err != nil {
 		return err
 	}
+
 	d.say("counting: tables, topics, and what the clients were told")
 	began := time.Now()
+	// Each killed relay may have two batches repeated: those sent but not yet behind its cursor.
 	report, err := d.compare(ctx, invariant.Sources{
-		History: []string{l.History.Path}, MostRepeated: int(d.before.Repeated) + 2*d.stack.batch()*d.killed(func(k kill) bool { return k.program == "relay" }),
+		History: []string{l.History.Path},
+		MostRepeated: int(d.before.Repeated) +
+			2*d.stack.batch()*d.killed(func(k kill) bool { return k.program == "relay" }),
 	})
 	if err != nil {
 		return err
 	}
+
+	// Leave out what earlier runs did.
 	report.Payments -= d.before.Payments
 	report.Declined -= d.before.Declined
 	report.Events -= d.before.Events
 	report.Repeated -= d.before.Repeated
+
 	d.say("counted in %.1f s: %d payments, %d events (sent again: %d), %d attempts of clients (cut off: %d; of these found to have been made: %d)",
-		time.Since(began).Seconds(), report.Payments, report.Events, report.Repeated, report.Exchanges, l.History.Cut.Load(), report.Recovered)
+		time.Since(began).Seconds(), report.Payments, report.Events, report.Repeated,
+		report.Exchanges, l.History.Cut.Load(), report.Recovered)
 
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -58,11 +72,15 @@ func (d *demo) count(ctx context.Context, l *traffic.Load, v traffic.View) error
 		return fmt.Errorf("print the report: %w", err)
 	}
 	fmt.Fprintln(d.out)
+
 	d.verdict = d.judge(report)
 	err = errors.Join(notDrained, d.objections(report, l.History))
 	if err == nil {
-		fmt.Fprintf(d.out, "done: %d payments under %d kills; nothing lost, nothing doubled, nothing out of order, the books balance\n", report.Payments, len(d.kills))
+		fmt.Fprintf(d.out,
+			"done: %d payments under %d kills; nothing lost, nothing doubled, nothing out of order, the books balance\n",
+			report.Payments, len(d.kills))
 	}
+
 	return err
 }
 
@@ -72,14 +90,16 @@ func (d *demo) compare(ctx context.Context, s invariant.Sources) (invariant.Repo
 		return invariant.Report{}, fmt.Errorf("connect to the database: %w", err)
 	}
 	defer db.Close()
+
 	s.DB, s.Brokers, s.TopicPrefix, s.Consumer = db, d.stack.brokers(), topicPrefix, statements.Consumer
 	s.Progress = d.seldom(2 * time.Second)
 	return invariant.Check(ctx, s)
 }
 
-// seldom says what is being done, but not what is done in a moment.
+// seldom prints progress at most once per pause, so steps that take a moment stay silent.
 func (d *demo) seldom(pause time.Duration) func(string) {
 	last := time.Now()
+
 	return func(doing string) {
 		if time.Since(last) >= pause {
 			last = time.Now()

@@ -14,24 +14,27 @@ const (
 	starts     = 5
 )
 
-// leastInFlight is what makes a kill worth something: this many requests were with the API when the program died.
+// leastInFlight is how many requests the API must hold when a program dies, for the kill to prove
+// anything.
 const leastInFlight = 50
 
-// victim is a program that is to be killed.
+// victim is a program to kill.
 type victim struct {
 	program string
-	batch   string // for a relay: what becomes of the batch that it has at the broker
+	batch   string // for a relay: the fate of the batch that it has at the broker
 }
 
-// A batch that was dropped is sent by the next leader for the first time. One that landed is sent
-// again: the relay that died did not hear of it.
+// The next leader sends a dropped batch for the first time. It sends a landed one again, because
+// the relay that died did not hear of the acknowledgement.
 const (
 	dropped = "dropped"
 	landed  = "landed"
 )
 
-// victims, in the order in which they are killed.
-var victims = []victim{{program: "api"}, {"relay", dropped}, {program: "consumer"}, {"relay", landed}}
+// victims are in the order of their kills.
+var victims = []victim{
+	{program: "api"}, {"relay", dropped}, {program: "consumer"}, {"relay", landed},
+}
 
 func (v victim) String() string {
 	if v.batch != "" {
@@ -40,18 +43,19 @@ func (v victim) String() string {
 	return v.program
 }
 
-// kill is one that was done.
+// kill is one that happened.
 type kill struct {
 	victim
 	inFlight int64
 }
 
-// killInTurn kills one program after the other and starts each again, with some seconds before, between and after. It returns when
-// soft ends; with -check when each victim was killed once.
+// killInTurn kills one program after the other and restarts each, with a pause before every kill.
+// It returns when soft ends or, with -check, when each victim was killed once.
 func (d *demo) killInTurn(soft, hard context.Context, l *traffic.Load) error {
 	if !d.kill {
 		return nil
 	}
+
 	for n := 0; ; n++ {
 		pause := time.NewTimer(killEvery)
 		select {
@@ -60,6 +64,7 @@ func (d *demo) killInTurn(soft, hard context.Context, l *traffic.Load) error {
 			return nil
 		case <-pause.C:
 		}
+
 		if d.check && n == len(victims) {
 			return nil
 		}
@@ -74,15 +79,19 @@ func (d *demo) killOne(ctx context.Context, v victim, l *traffic.Load) error {
 	if d.check {
 		inFlight = awaitInFlight(ctx, l, leastInFlight)
 	}
+
 	if err := d.stack.kill(ctx, v); err != nil {
 		return err
 	}
+
 	d.kills = append(d.kills, kill{v, inFlight})
 	d.say("SIGKILL: %s is dead; requests in flight: %d", d.name(v), inFlight)
+
 	killed := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, restartMax)
 	defer cancel()
-	// As a supervisor does: under load the first try may find nobody who answers in time.
+
+	// Retry as a supervisor would: under load the first start may time out on its dependencies.
 	for n := 1; ; n++ {
 		err := d.stack.start(ctx, v.program)
 		if err == nil {
@@ -94,11 +103,12 @@ func (d *demo) killOne(ctx context.Context, v victim, l *traffic.Load) error {
 		d.say("%s did not start, once more", v.program)
 		traffic.Pause(ctx, time.Second)
 	}
+
 	d.say("%s runs again after %.1f s", v.program, time.Since(killed).Seconds())
 	return nil
 }
 
-// name is the victim as far as this stack decides about it.
+// name describes the victim as precisely as this stack controls its death.
 func (d *demo) name(v victim) string {
 	if d.compose {
 		return v.program
@@ -106,17 +116,21 @@ func (d *demo) name(v victim) string {
 	return v.String()
 }
 
-// awaitInFlight waits up to five seconds for so many requests to be in flight, and returns how many there are.
+// awaitInFlight waits up to five seconds for least requests to be in flight. It returns how many
+// there are.
 func awaitInFlight(ctx context.Context, l *traffic.Load, least int64) int64 {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
+
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
+
 	for {
 		n := l.InFlight()
 		if n >= least {
 			return n
 		}
+
 		select {
 		case <-ctx.Done():
 			return n

@@ -24,7 +24,7 @@ import (
 	"github.com/oncepay/oncepay/migrations"
 )
 
-// local is the service on servers that come and go with the demo.
+// local runs the service on servers that live as long as the demo.
 type local struct {
 	say func(format string, args ...any)
 	dir string // programs and logs
@@ -46,6 +46,7 @@ func (l *local) open(ctx context.Context) (err error) {
 	if err := child.Build(ctx, l.dir, []string{"-ldflags=-s -w"}, append(programs, "oncepay")...); err != nil {
 		return err
 	}
+
 	l.postgres, err = embedded.StartPostgres(ctx, embedded.PostgresOptions{
 		Download: os.Getenv("EMBEDDED_POSTGRES") == "download",
 		Log:      slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
@@ -54,13 +55,17 @@ func (l *local) open(ctx context.Context) (err error) {
 		return err
 	}
 	l.say("Postgres %s runs (%s)", l.postgres.Version(), l.postgres.Origin())
+
 	if l.kafka, err = embedded.StartKafka(ctx, embedded.KafkaOptions{}); err != nil {
 		return err
 	}
 	l.say("Kafka runs (%s)", l.kafka.Origin())
+
 	if err := l.migrate(ctx); err != nil {
 		return err
 	}
+
+	// The API comes last: when it serves, everything behind it runs.
 	for _, program := range []string{"consumer", "relay", "api"} {
 		if err := l.start(ctx, program); err != nil {
 			return err
@@ -70,20 +75,23 @@ func (l *local) open(ctx context.Context) (err error) {
 	return nil
 }
 
-// migrate makes roles, database and schema.
+// migrate creates roles, database and schema.
 func (l *local) migrate(ctx context.Context) error {
 	maintenance := l.postgres.URL("postgres", "postgres")
 	if err := embedded.CreateRoles(ctx, maintenance); err != nil {
 		return err
 	}
+
 	conn, err := pgx.Connect(ctx, maintenance)
 	if err != nil {
 		return fmt.Errorf("connect to Postgres: %w", err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
+
 	if _, err := conn.Exec(ctx, `CREATE DATABASE `+pgx.Identifier{database}.Sanitize()); err != nil {
 		return fmt.Errorf("create database: %w", err)
 	}
+
 	if _, err := migrations.Up(ctx, l.owner()); err != nil {
 		return fmt.Errorf("apply the schema: %w", err)
 	}
@@ -94,31 +102,41 @@ func (l *local) start(ctx context.Context, program string) error {
 	var env []string
 	switch program {
 	case "api":
-		env = []string{"DATABASE_URL=" + l.as("api_write"), "DATABASE_READ_URL=" + l.as("api_read"), "HTTP_ADDR=" + l.address}
+		env = []string{
+			"DATABASE_URL=" + l.as("api_write"), "DATABASE_READ_URL=" + l.as("api_read"),
+			"HTTP_ADDR=" + l.address,
+		}
 	default:
-		env = []string{"RELAY_BATCH=" + strconv.Itoa(l.batch()), "DATABASE_URL=" + l.as(program), "KAFKA_BROKERS=" + strings.Join(l.brokers(), ",")}
+		env = []string{
+			"RELAY_BATCH=" + strconv.Itoa(l.batch()), "DATABASE_URL=" + l.as(program),
+			"KAFKA_BROKERS=" + strings.Join(l.brokers(), ","),
+		}
 	}
+
 	p, err := child.Start(ctx, l.dir, program, env...)
 	if err != nil {
 		return err
 	}
+	// Restart the API at the address that the clients already have.
 	if program == "api" {
 		l.address = p.Addr
 	}
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.running[program] = p
+
 	go func() {
 		<-p.Ended
-		if l.forget(program, p) { // neither kill nor close did it
+		if l.forget(program, p) { // it ended by itself: neither kill nor close forgot it
 			l.ended <- p.Err()
 		}
 	}()
 	return nil
 }
 
-// kill lets a relay die with a batch at the broker, and a consumer with effects that are committed
-// and offsets that are not.
+// kill catches a relay with a batch at the broker, and a consumer between committing its effects
+// and its offsets.
 func (l *local) kill(ctx context.Context, v victim) error {
 	l.mu.Lock()
 	p := l.running[v.program]
@@ -126,11 +144,16 @@ func (l *local) kill(ctx context.Context, v victim) error {
 	if p == nil || !l.forget(v.program, p) {
 		return fmt.Errorf("kill %s: it does not run", v.program)
 	}
-	request, catch := map[string]kmsg.Key{"relay": kmsg.Produce, "consumer": kmsg.OffsetCommit}[v.program]
+
+	// A relay dies while it sends, a consumer before its offsets are committed.
+	request, catch := map[string]kmsg.Key{
+		"relay": kmsg.Produce, "consumer": kmsg.OffsetCommit,
+	}[v.program]
 	if !catch {
 		p.Kill()
 		return nil
 	}
+
 	payments, err := l.topicID(ctx, topicPrefix+"payments")
 	if err != nil {
 		return err
@@ -145,10 +168,11 @@ func (l *local) kill(ctx context.Context, v victim) error {
 	dead := make(chan struct{})
 	l.kafka.Catch(request, wanted, func() (drop bool) {
 		defer close(dead)
-		// Dead before the broker answers: its cursor is not behind this batch.
+		// Kill it before the broker answers: the cursor must not be behind this batch.
 		p.Kill()
 		return v.batch != landed
 	})
+
 	select {
 	case <-dead:
 		return nil
@@ -159,14 +183,15 @@ func (l *local) kill(ctx context.Context, v victim) error {
 	}
 }
 
-// topicID is how a Produce names its topics. A relay's progress goes to a topic of its own, and is
-// not what a kill is to catch.
+// topicID returns the ID by which a Produce request names topic. A relay's progress goes to a topic
+// of its own, which a kill must not catch.
 func (l *local) topicID(ctx context.Context, topic string) (id kadm.TopicID, err error) {
 	client, err := kgo.NewClient(kgo.SeedBrokers(l.brokers()...))
 	if err != nil {
 		return id, fmt.Errorf("make Kafka client: %w", err)
 	}
 	defer client.Close()
+
 	topics, err := kadm.NewClient(client).ListTopics(ctx, topic)
 	if err == nil {
 		err = topics.Error()
@@ -174,19 +199,22 @@ func (l *local) topicID(ctx context.Context, topic string) (id kadm.TopicID, err
 	if err != nil {
 		return id, fmt.Errorf("find topic %s: %w", topic, err)
 	}
+
 	return topics[topic].ID, nil
 }
 
-// catchMax is more than a relay or consumer rests between two batches under any load.
+// catchMax is longer than a relay or consumer rests between two batches under any load.
 const catchMax = 10 * time.Second
 
-// forget says whether p was the one that ran.
+// forget removes p from the running programs and reports whether it was one of them.
 func (l *local) forget(program string, p *child.Process) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if l.running[program] != p {
 		return false
 	}
+
 	delete(l.running, program)
 	return true
 }
@@ -196,8 +224,10 @@ func (l *local) failed() <-chan error { return l.ended }
 func (l *local) oncepay(ctx context.Context, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(l.dir, "oncepay"), args...)
 	cmd.Env = []string{"DATABASE_URL=" + l.owner()}
+
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
+
 	out, err := cmd.Output()
 	if err != nil {
 		return nil, said("oncepay "+args[0], err, stderr.Bytes())
@@ -205,7 +235,7 @@ func (l *local) oncepay(ctx context.Context, args ...string) ([]byte, error) {
 	return out, nil
 }
 
-// close stops what open started: the programs first, in the order in which requests pass through them.
+// close stops what open started, programs first, in the order in which requests pass through them.
 func (l *local) close() {
 	for _, program := range programs {
 		l.mu.Lock()
@@ -215,10 +245,13 @@ func (l *local) close() {
 			p.Stop()
 		}
 	}
+
 	if l.kafka != nil {
 		l.kafka.Stop()
 	}
+
 	if l.postgres != nil {
+		// This runs after Ctrl-C, too: take a context of its own.
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
 		if err := l.postgres.Stop(ctx); err != nil {
@@ -231,4 +264,4 @@ func (l *local) url() string           { return "http://" + l.address }
 func (l *local) owner() string         { return l.as("postgres") }
 func (l *local) as(role string) string { return l.postgres.URL(role, database) }
 func (l *local) brokers() []string     { return l.kafka.Brokers() }
-func (l *local) batch() int            { return 100 } // small, so that what is sent again is seen
+func (l *local) batch() int            { return 100 } // small, so that repeats show as such

@@ -1,5 +1,6 @@
-// Command demo runs the whole service, sends it requests, kills its programs while it is at work, and counts afterwards what
-// was lost, doubled, reordered or out of balance: from the tables and the topics, not from what the programs say of themselves.
+// Command demo runs the whole service under load, kills its programs while they work, and then
+// counts what was lost, doubled, reordered or out of balance. It counts in the tables and the
+// topics and takes no program's word for it.
 package main
 
 import (
@@ -58,17 +59,22 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if done {
 		return 0
 	}
+
 	if err == nil {
 		soft, hard, stop := interrupts(ctx)
 		defer stop()
+
 		d := &demo{options: o, out: stdout, begun: time.Now()}
 		err = d.run(soft, hard)
+
 		if o.check {
 			d.verdict.OK, d.verdict.Kills = err == nil, len(d.kills)
 			d.verdict.Seconds = time.Since(d.begun).Round(100 * time.Millisecond).Seconds()
-			defer func() { _ = json.NewEncoder(stdout).Encode(d.verdict) }() // the last line, whatever happened before
+			// Deferred, so that it is the last line whatever happens.
+			defer func() { _ = json.NewEncoder(stdout).Encode(d.verdict) }()
 		}
 	}
+
 	if err != nil {
 		fmt.Fprintln(stderr, "demo: "+strings.ReplaceAll(err.Error(), "\n", "\ndemo: "))
 		return 1
@@ -79,14 +85,21 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 func parse(args []string, stdout io.Writer) (o options, done bool, err error) {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
-	flags.IntVar(&o.rate, "rate", 50, "requests a `second`, up to 10000; 0 = as fast as they are answered, which is what -kill does when nothing is said")
-	flags.DurationVar(&o.length, "for", 0, "`duration` after which it stops by itself; 0 = at Ctrl-C")
-	flags.BoolVar(&o.kill, "kill", false, "every 4 s SIGKILL the next of api, relay, consumer and relay, and start it again")
-	flags.BoolVar(&o.check, "check", false, "20 s at full speed, four kills, JSON as the last line")
-	flags.BoolVar(&o.compose, "compose", false, "use what make up runs in Docker, instead of servers of its own")
+	flags.IntVar(&o.rate, "rate", 50,
+		"requests a `second`, up to 10000; 0 = as fast as they are answered, which is what -kill does when nothing is said")
+	flags.DurationVar(&o.length, "for", 0,
+		"`duration` after which it stops by itself; 0 = at Ctrl-C")
+	flags.BoolVar(&o.kill, "kill", false,
+		"every 4 s SIGKILL the next of api, relay, consumer and relay, and start it again")
+	flags.BoolVar(&o.check, "check", false,
+		"20 s at full speed, four kills, JSON as the last line")
+	flags.BoolVar(&o.compose, "compose", false,
+		"use what make up runs in Docker, instead of servers of its own")
+
 	set := map[string]bool{}
 	err = flags.Parse(args)
 	flags.Visit(func(f *flag.Flag) { set[f.Name] = true })
+
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprint(stdout, usage)
@@ -103,22 +116,27 @@ func parse(args []string, stdout io.Writer) (o options, done bool, err error) {
 	case o.check && (set["rate"] || set["for"] || set["kill"]):
 		err = errors.New("-check decides rate, duration and kills by itself: leave out -rate, -for and -kill")
 	}
+
 	if err != nil {
 		return o, false, fmt.Errorf("%w (demo -h shows the flags)", err)
 	}
+
 	o.kill = o.kill || o.check
 	if o.kill && !set["rate"] {
-		o.rate = 0 // so that something is going on when a program dies
+		o.rate = 0 // keep every program busy, so that a kill interrupts something
 	}
 	return o, false, nil
 }
 
-// interrupts returns a context that ends with the first Ctrl-C, and one that ends with the second.
+// interrupts returns a context that ends with the first Ctrl-C and one that ends with the second.
 func interrupts(ctx context.Context) (soft, hard context.Context, stop func()) {
 	signals := make(chan os.Signal, 2)
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE) // the latter: who read our lines is gone
+	// SIGPIPE: the reader of our output is gone.
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+
 	soft, first := context.WithCancel(ctx)
 	hard, second := context.WithCancel(context.WithoutCancel(ctx))
+
 	go func() {
 		for range signals {
 			if soft.Err() != nil {
@@ -127,6 +145,7 @@ func interrupts(ctx context.Context) (soft, hard context.Context, stop func()) {
 			first()
 		}
 	}()
+
 	return soft, hard, func() { signal.Stop(signals); close(signals); first(); second() }
 }
 
@@ -140,19 +159,21 @@ type demo struct {
 
 	stack   stack
 	shops   [2]traffic.Seed  // the clients that pay
-	visitor traffic.Seed     // whose credential the curl lines have
-	before  invariant.Report // only what was counted, not what was wrong
+	visitor traffic.Seed     // its credential is in the curl lines
+	before  invariant.Report // only its counts, not what was wrong
 	kills   []kill
 	counted bool
 	verdict verdict
 }
 
-// run is the demo from top to bottom. soft ends when it is to stop in good order, hard when it is to stop at once.
+// run is the demo from top to bottom. It stops in good order when soft ends, at once when hard
+// does.
 func (d *demo) run(soft, hard context.Context) (err error) {
 	dir, err := os.MkdirTemp("", "oncepay-demo-")
 	if err != nil {
 		return fmt.Errorf("make a directory: %w", err)
 	}
+	// Keep the logs of a failure, but not those of an interruption before the count.
 	defer func() {
 		if wrong := err != nil && (soft.Err() == nil || d.counted); wrong && keepLogs(dir) {
 			err = fmt.Errorf("%w\nlogs and history are kept in %s", err, dir)
@@ -160,28 +181,35 @@ func (d *demo) run(soft, hard context.Context) (err error) {
 		}
 		err = errors.Join(err, os.RemoveAll(dir))
 	}()
+
 	if d.compose {
 		d.stack = &compose{say: d.say}
 	} else {
 		d.stack = &local{say: d.say, dir: dir}
 	}
+
 	defer d.stack.close()
 	if err := d.stack.open(soft); err != nil {
 		return err
 	}
+
 	if err := d.prepare(soft); err != nil {
 		return err
 	}
+
 	view, err := traffic.OpenView(soft, d.stack.owner(), d.stack.brokers(), statements.Consumer)
 	if err != nil {
 		return err
 	}
 	defer view.Close()
+
 	load, err := traffic.New(dir, d.stack.url(), d.shops[:])
 	if err != nil {
 		return err
 	}
 	defer load.History.Close()
+
+	// Servers in Compose may hold the events of earlier runs.
 	if d.compose {
 		if err := d.lookBefore(soft, view); err != nil {
 			return err
@@ -194,9 +222,10 @@ func (d *demo) run(soft, hard context.Context) (err error) {
 	return d.count(hard, load, view)
 }
 
-// keepLogs leaves what tells of a run that went wrong in dir, and says whether there is any.
+// keepLogs leaves only logs and history in dir and reports whether there are any.
 func keepLogs(dir string) bool {
-	files, _ := os.ReadDir(dir) // what cannot be read cannot be kept
+	files, _ := os.ReadDir(dir) // an unreadable directory has nothing to keep
+
 	kept := false
 	for _, f := range files {
 		if ext := filepath.Ext(f.Name()); ext == ".log" || ext == ".jsonl" {
@@ -205,6 +234,7 @@ func keepLogs(dir string) bool {
 		}
 		_ = os.RemoveAll(filepath.Join(dir, f.Name())) // a program: it can be built again
 	}
+
 	return kept
 }
 

@@ -12,33 +12,38 @@ import (
 
 // stack is where the service runs: on embedded servers of the demo's own, or in Compose.
 type stack interface {
-	// open starts everything, or finds it running.
+	// open starts everything, or checks that it runs.
 	open(ctx context.Context) error
-	// kill ends a program as a crash would, if it can in the middle of its work; start runs it again and returns when it serves.
+	// kill ends a program as a crash would, in the middle of its work if it can. start runs it
+	// again and returns when it serves.
 	kill(ctx context.Context, v victim) error
 	start(ctx context.Context, program string) error
-	// failed delivers what became of a program that ended although nobody killed it.
+	// failed delivers the error of a program that ended without being killed.
 	failed() <-chan error
-	// oncepay runs the command-line program as the schema's owner and returns what it printed.
+	// oncepay runs the command-line program as the schema's owner and returns its output.
 	oncepay(ctx context.Context, args ...string) ([]byte, error)
 	close()
 
 	url() string   // the API's
 	owner() string // the database, as the schema's owner
 	brokers() []string
-	batch() int // RELAY_BATCH: a killed relay may send two of them again, no more
+	batch() int // RELAY_BATCH: a killed relay may have two of them repeated, no more
 }
 
 // topicPrefix is TOPIC_PREFIX's default.
 const topicPrefix = "oncepay."
 
-// programs, in the order in which requests pass through them.
+// programs are in the order in which requests pass through them.
 var programs = []string{"api", "relay", "consumer"}
 
-// prepare makes clients of one tenant: two for the demo's own requests, all of which are counted, and one for the visitor's.
+// prepare creates clients of one tenant: two for the demo's own requests, all of which are counted,
+// and one for the visitor.
 func (d *demo) prepare(ctx context.Context) error {
-	run := uuid.NewString()[:8] // in Compose an earlier demo's client is there still
-	for name, s := range map[string]*traffic.Seed{"shop-" + run: &d.shops[0], "other-shop-" + run: &d.shops[1], "visitor-" + run: &d.visitor} {
+	run := uuid.NewString()[:8] // in Compose the clients of earlier demos still exist
+
+	for name, s := range map[string]*traffic.Seed{
+		"shop-" + run: &d.shops[0], "other-shop-" + run: &d.shops[1], "visitor-" + run: &d.visitor,
+	} {
 		out, err := d.stack.oncepay(ctx, traffic.SeedArgs(name)...)
 		if err != nil {
 			return err
@@ -47,11 +52,12 @@ func (d *demo) prepare(ctx context.Context) error {
 			return err
 		}
 	}
+
 	d.say("clients and %s accounts with 1,000,000.00 USD each are there", traffic.Accounts)
 	return nil
 }
 
-// said is an error of a command, with what it wrote to standard error.
+// said wraps the error of a command with what it wrote to standard error.
 func said(what string, err error, stderr []byte) error {
 	return fmt.Errorf("%s: %w\n%s", what, err, bytes.TrimSpace(stderr))
 }

@@ -16,15 +16,15 @@ type verdict struct {
 	MismatchesRefused int64   `json:"mismatches_refused"`
 	Declined          int64   `json:"declined"`
 	Events            int64   `json:"events"`
-	Lost              int64   `json:"lost"`               // payments that were acknowledged, events and effects
-	DuplicatedEffects int64   `json:"duplicated_effects"` // keys that paid twice, statements that differ from the ledger
+	Lost              int64   `json:"lost"`               // acknowledged payments, events, effects
+	DuplicatedEffects int64   `json:"duplicated_effects"` // keys paid twice, statements ≠ ledger
 	OutOfOrder        int64   `json:"out_of_order"`
 	Unbalanced        int64   `json:"unbalanced"` // payments and accounts
-	SentAgain         int64   `json:"sent_again"` // events, by relays that came after killed ones
+	SentAgain         int64   `json:"sent_again"` // events, by the successors of killed relays
 	Kills             int     `json:"kills"`
 	Seconds           float64 `json:"seconds"`
 
-	Wrong map[string]int64 `json:"wrong,omitempty"` // each line that is not clean, by its name in the table
+	Wrong map[string]int64 `json:"wrong,omitempty"` // each line that is not clean, by name
 }
 
 func (d *demo) killed(which func(kill) bool) (n int) {
@@ -43,10 +43,14 @@ func (d *demo) judge(r invariant.Report) verdict {
 		}
 		return n
 	}
+
 	return verdict{
-		Payments: r.Payments, Replays: r.Replays, MismatchesRefused: r.MismatchesRefused, Declined: r.Declined, Events: r.Events,
-		SentAgain:         r.Repeated,
-		Lost:              wrong(invariant.AcknowledgedMissing, invariant.EventsMissing, invariant.EventsLost, invariant.EffectsLost),
+		Payments: r.Payments, Replays: r.Replays, MismatchesRefused: r.MismatchesRefused,
+		Declined: r.Declined, Events: r.Events,
+		SentAgain: r.Repeated,
+		Lost: wrong(
+			invariant.AcknowledgedMissing, invariant.EventsMissing,
+			invariant.EventsLost, invariant.EffectsLost),
 		DuplicatedEffects: wrong(invariant.KeysTwice, invariant.StatementsWrong),
 		OutOfOrder:        wrong(invariant.EventsOutOfOrder),
 		Unbalanced:        wrong(invariant.PaymentsUnbalanced, invariant.BalancesWrong),
@@ -54,7 +58,8 @@ func (d *demo) judge(r invariant.Report) verdict {
 	}
 }
 
-// objections says why the run does not count as good: something is wrong, or it would not have been seen.
+// objections returns why the run does not count as good: something is wrong, or the run would not
+// have shown it.
 func (d *demo) objections(r invariant.Report, h *traffic.History) error {
 	var errs []error
 	object := func(when bool, format string, args ...any) {
@@ -62,23 +67,34 @@ func (d *demo) objections(r invariant.Report, h *traffic.History) error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
+
 	object(!r.OK(), "the count is not clean: see the lines marked WRONG")
 	object(h.Unknown.Load() > 0, "%d requests never had an answer", h.Unknown.Load())
+
+	// The rest is asked only of -check, which must also show something.
 	if !d.check {
 		return errors.Join(errs...)
 	}
+
 	for _, v := range victims {
 		n := d.killed(func(k kill) bool { return k.victim == v })
 		object(n != 1, "%s was killed %d times, not once", v, n)
 	}
-	// In containers a relay may die between two batches.
+
+	// In Compose a relay may die between two batches.
 	object(r.Repeated == 0 && !d.compose, "nothing was sent again for a killed relay: nothing was shown")
+
 	for _, k := range d.kills {
-		object(k.inFlight < leastInFlight, "only %d requests were in flight when %s was killed: %d make it a test", k.inFlight, k.victim, leastInFlight)
+		object(k.inFlight < leastInFlight,
+			"only %d requests were in flight when %s was killed: %d make it a test",
+			k.inFlight, k.victim, leastInFlight)
 	}
+
 	for _, line := range r.Lines {
 		object(line.Of == 0, "%q looked at nothing", line.Name)
 	}
+
+	// Every case that the count is meant to catch must have occurred at least once.
 	for _, saw := range []struct {
 		what string
 		n    int64
@@ -92,5 +108,6 @@ func (d *demo) objections(r invariant.Report, h *traffic.History) error {
 	} {
 		object(saw.n == 0, "there was no %s: nothing was shown", saw.what)
 	}
+
 	return errors.Join(errs...)
 }
