@@ -13,7 +13,7 @@ import (
 	"github.com/oncepay/oncepay/internal/credentials"
 )
 
-// api is the service as the client sees it whose credential is in the environment.
+// api returns a client of the service with the credential of the environment.
 func (c *call) api() (*client.Client, error) {
 	cfg, err := config.LoadCaller(c.getenv)
 	if err != nil {
@@ -22,10 +22,11 @@ func (c *call) api() (*client.Client, error) {
 	if _, whole := credentials.Parse(cfg.Token); !whole {
 		return nil, errors.New("ONCEPAY_TOKEN is no credential: one begins with oncepay_ and has a checksum, so a character is wrong or missing")
 	}
+
 	return &client.Client{URL: cfg.URL, Token: cfg.Token}, nil
 }
 
-// refusal is an answer of the service that stands and says no.
+// refusal is a final answer of the service that says no.
 type refusal struct{ client.Answer }
 
 func (r *refusal) Error() string {
@@ -33,7 +34,7 @@ func (r *refusal) Error() string {
 	return strings.Join(strings.Fields(fmt.Sprintf("%d %s: %s %s", r.Status, p.Code, p.Detail, next(p.Retry))), " ")
 }
 
-// next says what a client can do after a problem.
+// next tells a client what it can do after a problem.
 func next(retry string) string {
 	switch retry {
 	case "same-key":
@@ -44,23 +45,28 @@ func next(retry string) string {
 	return "Repeating it is of no use."
 }
 
-// refused makes an error of a refusal, and shows the whole of it where JSON was asked for.
+// refused turns a refusal into an error, and shows all of it when JSON was asked for.
 func (c *call) refused(f *flags, a client.Answer) error {
 	if f.asJSON && json.Valid(a.Body) {
 		if err := c.show(f, json.RawMessage(a.Body), nil); err != nil {
-			return fmt.Errorf("%w (and it could not be written as JSON: %w)", &refusal{a}, err) // it stands all the same
+			// The refusal is final even if it cannot be shown.
+			return fmt.Errorf("%w (and it could not be written as JSON: %w)", &refusal{a}, err)
 		}
 	}
 	return &refusal{a}
 }
 
-// ask reads path into v. found: the service says that it is there.
-func ask(ctx context.Context, api *client.Client, path string, v any) (a client.Answer, found bool, err error) {
+// ask reads path into v. found reports whether the service has it.
+func ask(
+	ctx context.Context, api *client.Client, path string, v any,
+) (a client.Answer, found bool, err error) {
 	a, err = api.Get(ctx, path)
 	if err != nil {
 		return a, false, fmt.Errorf("ask the API: %w", err)
 	}
+
 	p := a.Problem()
+	// A refusal counts only if it is final and the service's own.
 	switch {
 	case a.Status == http.StatusOK && json.Unmarshal(a.Body, v) == nil:
 		return a, true, nil
@@ -69,5 +75,7 @@ func ask(ctx context.Context, api *client.Client, path string, v any) (a client.
 	case p.Code != "":
 		return a, false, fmt.Errorf("ask the API: %d %s: %s Ask again", a.Status, p.Code, p.Detail)
 	}
-	return a, false, fmt.Errorf("ask the API: an answer of status %d that is not the service's: is ONCEPAY_URL right?", a.Status)
+	return a, false, fmt.Errorf(
+		"ask the API: an answer of status %d that is not the service's: is ONCEPAY_URL right?",
+		a.Status)
 }

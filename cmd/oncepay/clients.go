@@ -24,11 +24,13 @@ func (c *call) listClients(ctx context.Context, args []string) error {
 	if _, err := f.parse(c, args); err != nil {
 		return err
 	}
+
 	check := checks{flags: f}
 	check.name("-tenant", *tenant)
 	if err := check.err(); err != nil {
 		return err
 	}
+
 	var clients []credentials.Client
 	err := c.look(ctx, func(tx pgx.Tx) error {
 		tenantID, err := credentials.FindTenant(ctx, tx, *tenant)
@@ -41,6 +43,7 @@ func (c *call) listClients(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+
 	return c.show(f, clients, func(w io.Writer) {
 		row(w, "CLIENT", "NAME", "CREDENTIALS", "CREATED")
 		for _, k := range clients {
@@ -65,6 +68,7 @@ func (c *call) createClient(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+
 	made := named{Name: found[0]}
 	check := checks{flags: f}
 	check.name("-tenant", *tenant)
@@ -72,6 +76,7 @@ func (c *call) createClient(ctx context.Context, args []string) error {
 	if err := check.err(); err != nil {
 		return err
 	}
+
 	err = c.change(ctx, func(tx pgx.Tx) error {
 		tenantID, err := credentials.FindTenant(ctx, tx, *tenant)
 		if err != nil {
@@ -83,6 +88,7 @@ func (c *call) createClient(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+
 	return c.show(f, made, func(w io.Writer) { row(w, "client", made.ID, made.Name) })
 }
 

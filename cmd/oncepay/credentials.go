@@ -26,12 +26,14 @@ func (c *call) listCredentials(ctx context.Context, args []string) error {
 	if _, err := f.parse(c, args); err != nil {
 		return err
 	}
+
 	check := checks{flags: f}
 	check.name("-tenant", *tenant)
 	check.name("-client", *client)
 	if err := check.err(); err != nil {
 		return err
 	}
+
 	var all []credentials.Credential
 	err := c.look(ctx, func(tx pgx.Tx) error {
 		clientID, err := findClient(ctx, tx, *tenant, *client)
@@ -44,6 +46,7 @@ func (c *call) listCredentials(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+
 	return c.show(f, all, func(w io.Writer) {
 		row(w, "CREDENTIAL", "CREATED", "REVOKED", "SCOPES")
 		for _, k := range all {
@@ -61,7 +64,7 @@ Examples:
   oncepay credentials create -tenant acme -client shop -scopes accounts:fund -json
 `
 
-// credential is one that has just been made.
+// credential is a new one.
 type credential struct {
 	ID       string    `json:"id"`
 	Token    string    `json:"token"` // revealed, on purpose
@@ -75,6 +78,7 @@ func (c *call) createCredential(ctx context.Context, args []string) error {
 	if _, err := f.parse(c, args); err != nil {
 		return err
 	}
+
 	check := checks{flags: f}
 	check.name("-tenant", *tenant)
 	check.name("-client", *client)
@@ -82,18 +86,21 @@ func (c *call) createCredential(ctx context.Context, args []string) error {
 	if err := check.err(); err != nil {
 		return err
 	}
+
 	made := credential{Scopes: scopes}
 	err := c.change(ctx, func(tx pgx.Tx) (err error) {
 		if made.ClientID, err = findClient(ctx, tx, *tenant, *client); err != nil {
 			return err
 		}
 		token, err := credentials.Create(ctx, tx, made.ClientID, scopes)
+		// Revealed here only: the database keeps no token.
 		made.ID, made.Token = token.ID(), token.Reveal()
 		return err
 	})
 	if err != nil {
 		return err
 	}
+
 	return c.show(f, made, func(w io.Writer) {
 		row(w, "credential", made.ID, strings.Join(made.Scopes, ","))
 		fmt.Fprintf(w, "\nThe token, shown this once:\n%s\n", made.Token)
@@ -101,14 +108,16 @@ func (c *call) createCredential(ctx context.Context, args []string) error {
 }
 
 func (f *flags) scopes() *string {
-	return f.String("scopes", "", "`scopes` of the credential, separated by commas; there is "+credentials.ScopeFund)
+	return f.String("scopes", "",
+		"`scopes` of the credential, separated by commas; there is "+credentials.ScopeFund)
 }
 
-// scopes reads the flag. None is an empty list, which is [] in JSON.
+// scopes parses and checks the flag. Without it the list is empty, which is [] in JSON.
 func (c *checks) scopes(list string) []string {
 	if list == "" {
 		return []string{}
 	}
+
 	scopes := strings.Split(list, ",")
 	c.problems = append(c.problems, credentials.CheckScopes(scopes))
 	return scopes
@@ -131,15 +140,23 @@ func (c *call) revokeCredential(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+
 	var revoked struct {
 		ID string `json:"id"`
 	}
 	revoked.ID = found[0]
+	// Accept a whole token, too: it may have been found where it does not belong.
 	if token, ok := credentials.Parse(found[0]); ok {
 		revoked.ID = token.ID()
 	}
-	if err := c.change(ctx, func(tx pgx.Tx) error { return credentials.Revoke(ctx, tx, revoked.ID) }); err != nil {
+
+	if err := c.change(ctx, func(tx pgx.Tx) error {
+		return credentials.Revoke(ctx, tx, revoked.ID)
+	}); err != nil {
 		return err
 	}
-	return c.show(f, revoked, func(w io.Writer) { row(w, "revoked "+revoked.ID+": refused everywhere within 30 seconds") })
+
+	return c.show(f, revoked, func(w io.Writer) {
+		row(w, "revoked "+revoked.ID+": refused everywhere within 30 seconds")
+	})
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// flags are those of one command, with -json, which all of them have.
+// flags are those of one command, with -json, which every command has.
 type flags struct {
 	*flag.FlagSet
 	usage  string
@@ -26,11 +26,14 @@ func newFlags(name, usage string) *flags {
 	return f
 }
 
-// parse reads flags and arguments in any order, and returns the arguments: exactly those that are named. Behind -- all are
-// arguments. When -h is among them it explains the command and returns flag.ErrHelp.
+// parse reads flags and arguments in any order. It returns the arguments, which must be exactly
+// those in names. Everything behind -- is an argument. With -h it explains the command and returns
+// flag.ErrHelp.
 func (f *flags) parse(c *call, args []string, names ...string) ([]string, error) {
 	f.SetOutput(io.Discard)
+
 	var found []string
+	// The flag package stops at the first argument: take it and parse what follows.
 	for len(args) > 0 {
 		switch err := f.Parse(args); {
 		case errors.Is(err, flag.ErrHelp):
@@ -41,16 +44,21 @@ func (f *flags) parse(c *call, args []string, names ...string) ([]string, error)
 		case err != nil:
 			return nil, fmt.Errorf("%w%s", err, f.hint())
 		}
+
 		rest := f.Args()
+		// Parse swallows the --, so look for it in front of the rest.
 		if read := len(args) - len(rest); read > 0 && args[read-1] == "--" {
 			found = append(found, rest...)
 			break
 		}
+
 		if len(rest) == 0 {
 			break
 		}
+
 		found, args = append(found, rest[0]), rest[1:]
 	}
+
 	switch {
 	case len(found) > len(names):
 		return nil, fmt.Errorf("unexpected argument %q%s", found[len(names)], f.hint())
@@ -68,11 +76,12 @@ func (f *flags) client() *string {
 	return f.String("client", "", "`name` of the client, 1 to 100 characters")
 }
 
-// amount is a flag for money: decimal, where the flag package would read 010 as 8.
+// amount is a flag for money. It is decimal; the flag package would read 010 as 8.
 func (f *flags) amount(v *int64, name, usage string) {
 	f.Func(name, usage, func(s string) (err error) {
 		if *v, err = strconv.ParseInt(s, 10, 64); err != nil {
-			return errors.New("it must be a whole number of minor units, such as 2500 for 25.00 USD")
+			return errors.New(
+				"it must be a whole number of minor units, such as 2500 for 25.00 USD")
 		}
 		return nil
 	})
@@ -89,7 +98,7 @@ func (f *flags) duration(v *time.Duration, name, usage string) {
 
 func (f *flags) hint() string { return " (oncepay " + f.Name() + " -h explains it)" }
 
-// checks collects what is wrong with the values of flags and arguments, so that all of it is said at once.
+// checks collects all problems with the values of flags and arguments, to report them together.
 type checks struct {
 	flags    *flags
 	problems []error
@@ -101,7 +110,7 @@ func (c *checks) that(ok bool, problem string) {
 	}
 }
 
-// name checks what the database will: a name of 1 to 100 characters.
+// name checks the rule of the database: a name has 1 to 100 characters.
 func (c *checks) name(what, s string) {
 	n := utf8.RuneCountInString(s)
 	c.that(utf8.ValidString(s) && n >= 1 && n <= 100, what+" must be a name of 1 to 100 characters")
@@ -115,21 +124,23 @@ func (c *checks) id(what, s string) uuid.UUID {
 
 func (c *checks) err() error { return errors.Join(c.problems...) }
 
-// aToken finds credentials, also those that somebody cut off.
+// aToken matches credentials, even truncated ones.
 const aToken = `oncepay_[0-9A-Za-z]{16}_[0-9A-Za-z]+`
 
-// noTokens refuses credentials among the arguments: there they end up in the shell's history and in the process list.
+// noTokens rejects credentials among the arguments, which end up in the shell's history and the
+// process list.
 func noTokens(args []string) error {
 	token := regexp.MustCompile(aToken)
 	for _, a := range args {
 		if token.MatchString(a) {
-			return errors.New("a credential does not belong among the arguments: put it into ONCEPAY_TOKEN (and revoke it, if others can see it here)")
+			return errors.New(
+				"a credential does not belong among the arguments: put it into ONCEPAY_TOKEN (and revoke it, if others can see it here)")
 		}
 	}
 	return nil
 }
 
-// withoutTokens is the last line of defence: whatever a message quotes.
+// withoutTokens is the last line of defense, whatever a message quotes.
 func withoutTokens(s string) string {
 	return regexp.MustCompile(aToken).ReplaceAllString(s, "[a credential]")
 }

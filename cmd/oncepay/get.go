@@ -26,15 +26,19 @@ func (c *call) get(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+
 	check := checks{flags: f}
 	id := check.id("ID", found[0]).String()
 	if err := check.err(); err != nil {
 		return err
 	}
+
 	api, err := c.api()
 	if err != nil {
 		return err
 	}
+
+	// The id does not tell a payment from an account: try one, then the other.
 	var payment payments.Payment
 	a, there, err := ask(ctx, api, "/api/v1/payments/"+id, &payment)
 	switch {
@@ -45,6 +49,7 @@ func (c *call) get(ctx context.Context, args []string) error {
 	case a.Status != http.StatusNotFound:
 		return c.refused(f, a)
 	}
+
 	var account payments.Account
 	a, there, err = ask(ctx, api, "/api/v1/accounts/"+id, &account)
 	switch {
@@ -53,6 +58,7 @@ func (c *call) get(ctx context.Context, args []string) error {
 	case there:
 		return c.show(f, json.RawMessage(a.Body), func(w io.Writer) { printAccount(w, account) })
 	}
+
 	return c.refused(f, a)
 }
 
@@ -61,17 +67,20 @@ func printPayment(w io.Writer, p payments.Payment) {
 	if p.DeclineCode != "" {
 		status += ": " + string(p.DeclineCode)
 	}
+
 	row(w, "payment", p.ID)
 	row(w, "status", status)
 	row(w, "amount", money(p.AmountMinor, p.Currency))
 	row(w, "from", p.SourceAccount)
 	row(w, "to", p.DestinationAccount)
+
 	if p.Description != "" {
 		row(w, "description", p.Description)
 	}
 	if p.ClientReference != "" {
 		row(w, "reference", p.ClientReference)
 	}
+
 	row(w, "processed", p.ProcessedAt)
 }
 

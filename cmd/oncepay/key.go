@@ -25,7 +25,7 @@ Examples:
   oncepay key order-1001 -json
 `
 
-// keyStatus is the service's answer. What is not known is nil.
+// keyStatus is the service's answer. A nil field is unknown.
 type keyStatus struct {
 	Key            string     `json:"key"`
 	Status         string     `json:"status"`
@@ -41,15 +41,18 @@ func (c *call) key(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+
 	check := checks{flags: f}
 	key := check.key("KEY", found[0])
 	if err := check.err(); err != nil {
 		return err
 	}
+
 	api, err := c.api()
 	if err != nil {
 		return err
 	}
+
 	var k keyStatus
 	a, answered, err := ask(ctx, api, "/api/v1/idempotency-keys/"+url.PathEscape(key), &k)
 	switch {
@@ -58,18 +61,21 @@ func (c *call) key(ctx context.Context, args []string) error {
 	case !answered:
 		return c.refused(f, a)
 	}
+
 	return c.show(f, json.RawMessage(a.Body), k.print)
 }
 
 func (k keyStatus) print(w io.Writer) {
 	row(w, "key", k.Key)
 	row(w, "status", k.Status)
+
 	if k.ResponseStatus != nil {
 		row(w, "answer", *k.ResponseStatus)
 	}
 	if k.Resource != nil {
 		row(w, "resource", *k.Resource)
 	}
+
 	if k.Status == "completed" {
 		row(w, "first seen", k.FirstSeen)
 		row(w, "expires", k.Expires)

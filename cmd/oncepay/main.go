@@ -1,5 +1,5 @@
-// Command oncepay is the service by hand: what an operator makes and looks at in the database, and what a client asks the
-// API for.
+// Command oncepay operates the service by hand: in the database as an operator, through the API as
+// a client.
 package main
 
 import (
@@ -65,21 +65,27 @@ const (
 	exitUnknown = 3
 )
 
-// run is the whole program. Each problem is one line on stderr; it returns the exit code.
-func run(ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
+// run is the whole program. It prints each problem as one line on stderr and returns the exit code.
+func run(
+	ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer,
+) int {
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the program at once
-	// Else a reader that went away would end it with no exit code of the above, in the middle of a payment. Writing fails instead.
+
+	// If the reader of our output goes away, the write must fail. SIGPIPE would end the program in
+	// the middle of a payment, with none of the exit codes above.
 	signal.Ignore(syscall.SIGPIPE)
 
 	c := &call{getenv: getenv, stdout: stdout, stderr: stderr}
 	err := c.dispatch(ctx, args)
+
 	var refused *refusal
 	switch {
 	case err == nil, errors.Is(err, flag.ErrHelp): // -h was asked for and answered
 		return exitDone
 	case errors.Is(err, client.ErrUnknown), errors.Is(err, errNotShown):
+
 		c.complain(err)
 		return exitUnknown
 	case errors.As(err, &refused):
@@ -100,7 +106,9 @@ func (c *call) dispatch(ctx context.Context, args []string) error {
 	if len(args) == 0 {
 		return errors.New("no command (oncepay -h shows them)")
 	}
+
 	name, args := args[0], args[1:]
+	// The commands of a group have two words.
 	switch name {
 	case "tenants", "clients", "credentials":
 		if len(args) == 0 {
@@ -112,11 +120,14 @@ func (c *call) dispatch(ctx context.Context, args []string) error {
 			name = args[0]
 		}
 	}
+
+	// Only revoke takes a whole token.
 	if name != "credentials revoke" {
 		if err := noTokens(args); err != nil {
 			return err
 		}
 	}
+
 	switch name {
 	case "seed":
 		return c.seed(ctx, args)
@@ -145,16 +156,19 @@ func (c *call) dispatch(ctx context.Context, args []string) error {
 	case "key":
 		return c.key(ctx, args)
 	}
+
 	if isHelp(name) {
 		_, err := io.WriteString(c.stdout, usage+config.Usage("oncepay"))
 		return err
 	}
+
 	return fmt.Errorf("unknown command %q (oncepay -h shows them)", name)
 }
 
 func isHelp(arg string) bool { return arg == "-h" || arg == "-help" || arg == "--help" }
 
-// complain writes one line for each problem; what the driver tried, on several lines, belongs to one problem.
+// complain writes one line per problem. The driver reports its attempts on several lines, but they
+// are one problem.
 func (c *call) complain(err error) {
 	text := strings.NewReplacer(":\n\t", ": ", "\n\t", "; ").Replace(err.Error())
 	for line := range strings.SplitSeq(text, "\n") {

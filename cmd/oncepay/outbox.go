@@ -30,12 +30,12 @@ Examples:
 
 // outboxView is the outbox as an operator sees it.
 type outboxView struct {
-	Backlog    backlog     `json:"backlog"` // of the relay that is furthest behind; all events when there is none
-	Refused    int64       `json:"refused"` // by the broker, and nobody has decided on them; of all relays
+	Backlog    backlog     `json:"backlog"` // of the relay furthest behind; without any, all events
+	Refused    int64       `json:"refused"` // by the broker and undecided, over all relays
 	Parked     int64       `json:"parked_aggregates"`
 	Relays     []relayView `json:"relays"`
-	Writer     *writer     `json:"oldest_writer"`   // nil: nobody is writing
-	Writers    bool        `json:"writers_visible"` // whether this login may see other roles' transactions
+	Writer     *writer     `json:"oldest_writer"`   // nil: no transaction is writing
+	Writers    bool        `json:"writers_visible"` // whether we may see other roles' transactions
 	Partitions partitions  `json:"partitions"`
 }
 
@@ -44,14 +44,14 @@ type backlog struct {
 	OldestAgeSeconds float64 `json:"oldest_age_seconds"`
 }
 
-// relayView is a cursor and what its relay has still to send.
+// relayView is a cursor and what its relay has left to send.
 type relayView struct {
 	relay.Cursor
 	Backlog backlog `json:"backlog"`
 }
 
 type writer struct {
-	PID         int32   `json:"pid"` // 0: prepared, and in no session
+	PID         int32   `json:"pid"` // 0: a prepared transaction, in no session
 	Application string  `json:"application"`
 	State       string  `json:"state"`
 	AgeSeconds  float64 `json:"age_seconds"`
@@ -72,23 +72,30 @@ func (c *call) outbox(ctx context.Context, args []string) error {
 	if _, err := f.parse(c, args); err != nil {
 		return err
 	}
+
 	conn, err := c.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
+
+	// One snapshot, so that cursors, writer and partitions belong together.
 	var v outboxView
 	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	if err := pgx.BeginTxFunc(ctx, conn, snapshot, func(tx pgx.Tx) error { return v.read(ctx, tx) }); err != nil {
+	if err := pgx.BeginTxFunc(ctx, conn, snapshot, func(tx pgx.Tx) error {
+		return v.read(ctx, tx)
+	}); err != nil {
 		return err
 	}
+
 	if err := v.measure(ctx, conn); err != nil {
 		return err
 	}
+
 	return c.show(f, v, v.print)
 }
 
-// Without the role pg_read_all_stats one sees no other role's transactions, in silence.
+// Without the role pg_read_all_stats other roles' transactions are silently invisible.
 const maySeeWriters = `
 SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')`
 
@@ -110,6 +117,7 @@ func (v *outboxView) read(ctx context.Context, tx pgx.Tx) (err error) {
 	if err != nil {
 		return err
 	}
+
 	for _, c := range cursors {
 		c.MovedAt = c.MovedAt.UTC()
 		if c.LeaseUntil != nil {
@@ -121,6 +129,7 @@ func (v *outboxView) read(ctx context.Context, tx pgx.Tx) (err error) {
 	if err := tx.QueryRow(ctx, maySeeWriters).Scan(&v.Writers); err != nil {
 		return fmt.Errorf("read privileges: %w", err)
 	}
+
 	rows, _ := tx.Query(ctx, readWriter) // CollectRows returns its error, here and below
 	writers, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[writer])
 	if err != nil {
@@ -129,6 +138,7 @@ func (v *outboxView) read(ctx context.Context, tx pgx.Tx) (err error) {
 	if len(writers) > 0 {
 		v.Writer = writers[0]
 	}
+
 	rows, _ = tx.Query(ctx, readPartitions)
 	v.Partitions.List, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p partition, err error) {
 		var ahead bool
@@ -144,17 +154,20 @@ func (v *outboxView) read(ctx context.Context, tx pgx.Tx) (err error) {
 	return nil
 }
 
-// measure asks for the backlogs as the relay's own metrics do.
+// measure determines the backlogs just as the relay's own metrics do.
 func (v *outboxView) measure(ctx context.Context, conn *pgx.Conn) error {
 	pool, err := openPool(ctx, conn)
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
+
 	if len(v.Relays) == 0 {
 		v.Backlog, err = v.backlogOf(ctx, pool, "") // of a relay that has read nothing
 		return err
 	}
+
+	// Report the relay that is furthest behind. All of them read the same outbox.
 	for i := range v.Relays {
 		r := &v.Relays[i]
 		if r.Backlog, err = v.backlogOf(ctx, pool, r.Relay); err != nil {
@@ -167,7 +180,9 @@ func (v *outboxView) measure(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-func (v *outboxView) backlogOf(ctx context.Context, pool *pgxpool.Pool, name string) (backlog, error) {
+func (v *outboxView) backlogOf(
+	ctx context.Context, pool *pgxpool.Pool, name string,
+) (backlog, error) {
 	b, err := relay.MeasureBacklog(ctx, pool, name)
 	v.Refused += b.DeadLetters
 	v.Parked += b.ParkedAggregates
@@ -179,27 +194,34 @@ func (v outboxView) print(w io.Writer) {
 		fmt.Fprintln(w, "no relay has run here yet")
 		row(w, "backlog", v.Backlog.Events, v.Backlog.oldest())
 	} else {
-		row(w, "RELAY", "BACKLOG", "OLDEST", "STRAGGLERS", "CURSOR", "MOVED", "LEADER", "LEASE", "FENCING")
+		row(w, "RELAY", "BACKLOG", "OLDEST", "STRAGGLERS", "CURSOR",
+			"MOVED", "LEADER", "LEASE", "FENCING")
 	}
 	for _, r := range v.Relays {
 		leader := r.Holder
 		if !r.Leads {
 			leader = "NOBODY"
 		}
-		row(w, r.Relay, r.Backlog.Events, r.Backlog.oldest(), r.Stragglers, r.LastID, r.MovedAt, leader, r.LeaseUntil, r.FencingToken)
+		row(w, r.Relay, r.Backlog.Events, r.Backlog.oldest(), r.Stragglers, r.LastID,
+			r.MovedAt, leader, r.LeaseUntil, r.FencingToken)
 	}
+
 	fmt.Fprintln(w)
+	// Without pg_read_all_stats "none" would be a guess.
 	switch {
 	case !v.Writers:
 		row(w, "oldest writer", "not to be seen: this login lacks pg_read_all_stats")
 	case v.Writer == nil:
 		row(w, "oldest writer", "none")
 	default:
-		row(w, "oldest writer", seconds(v.Writer.AgeSeconds), v.Writer.Application, v.Writer.State, fmt.Sprintf("pid %d", v.Writer.PID))
+		row(w, "oldest writer", seconds(v.Writer.AgeSeconds), v.Writer.Application,
+			v.Writer.State, fmt.Sprintf("pid %d", v.Writer.PID))
 	}
+
 	row(w, "refused", v.Refused)
 	row(w, "parked", v.Parked)
 	row(w, "days ahead", v.Partitions.DaysAhead)
+
 	fmt.Fprintln(w)
 	row(w, "PARTITION", "ROWS")
 	for _, p := range v.Partitions.List {

@@ -11,7 +11,8 @@ import (
 	"unicode"
 )
 
-// show writes v as JSON, or what text makes of it in aligned columns. It says when not all of it was written.
+// show writes v as JSON, or else the output of text in aligned columns. It returns an error unless
+// all of it was written.
 func (c *call) show(f *flags, v any, text func(io.Writer)) error {
 	if f.asJSON {
 		encoder := json.NewEncoder(c.stdout)
@@ -19,17 +20,19 @@ func (c *call) show(f *flags, v any, text func(io.Writer)) error {
 		encoder.SetEscapeHTML(false)
 		return encoder.Encode(v)
 	}
-	var table bytes.Buffer // text does not look at errors
+
+	var table bytes.Buffer // text does not check errors
 	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
 	text(w)
 	if err := w.Flush(); err != nil {
 		return err
 	}
+
 	_, err := table.WriteTo(c.stdout)
 	return err
 }
 
-// row writes one line of a table. A time that is not there yet is a hyphen.
+// row writes one line of a table. A nil time is a hyphen.
 func row(w io.Writer, cells ...any) {
 	texts := make([]string, len(cells))
 	for i, cell := range cells {
@@ -52,8 +55,8 @@ func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 func money(minor int64, currency string) string { return fmt.Sprintf("%d %s", minor, currency) }
 
-// printable takes out what would move the terminal's cursor or turn the direction of its text (U+202E): a name or a
-// description may hold it.
+// printable replaces the characters that would move the terminal's cursor or turn the direction of
+// its text (U+202E). Names and descriptions may contain them.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.In(r, unicode.Cc, unicode.Cf) {

@@ -36,7 +36,7 @@ type plan struct {
 	fund           int64
 }
 
-// seeded is what there is afterwards, and the form of -json.
+// seeded is the result, and the form of -json.
 type seeded struct {
 	TenantID      uuid.UUID          `json:"tenant_id"`
 	ClientID      uuid.UUID          `json:"client_id"`
@@ -53,30 +53,37 @@ func (c *call) seed(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+
 	conn, err := c.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
-	// Two at once would both find an account missing. The lock goes with the connection.
+
+	// Two seeds at once would both find an account missing. The lock goes with the connection.
 	if _, err := conn.Exec(ctx, `SELECT pg_advisory_lock(hashtextextended('oncepay seed', 0))`); err != nil {
 		return fmt.Errorf("wait for another seed: %w", err)
 	}
+
 	var s seeded
 	if err := s.findOrCreateClient(ctx, conn, p); err != nil {
 		return err
 	}
+
 	if err := s.openAccounts(ctx, conn, p); err != nil {
 		return err
 	}
-	// Last, so that no token is lost to a failure after it.
+
+	// Last, so that no later failure loses the token.
 	if err := s.createCredential(ctx, conn, p); err != nil {
 		return err
 	}
+
 	return c.show(f, s, func(w io.Writer) { s.print(w, p) })
 }
 
-// parsePlan reads and checks the flags before anything is touched. All problems are reported together.
+// parsePlan reads and checks the flags before anything is touched. It reports all problems
+// together.
 func (c *call) parsePlan(f *flags, args []string) (plan, error) {
 	var p plan
 	tenant, client := f.tenant(), f.client()
@@ -88,14 +95,18 @@ func (c *call) parsePlan(f *flags, args []string) (plan, error) {
 	if _, err := f.parse(c, args); err != nil {
 		return plan{}, err
 	}
+
 	p.tenant, p.client = *tenant, *client
+
 	check := checks{flags: f}
 	check.name("-tenant", p.tenant)
 	check.name("-client", p.client)
-	check.that(p.currency == "" || payments.KnownCurrency(p.currency), "-currency must be an ISO 4217 code in capitals, such as USD")
+	check.that(p.currency == "" || payments.KnownCurrency(p.currency),
+		"-currency must be an ISO 4217 code in capitals, such as USD")
 	check.that(p.accounts >= 0 && p.accounts <= 10_000, "-accounts must be from 0 to 10000")
 	check.that(p.accounts == 0 || p.currency != "", "-accounts needs -currency")
-	check.that(p.fund >= 0 && p.fund <= payments.MaxAmount, fmt.Sprintf("-fund must be from 0 to %d", int64(payments.MaxAmount)))
+	check.that(p.fund >= 0 && p.fund <= payments.MaxAmount,
+		fmt.Sprintf("-fund must be from 0 to %d", int64(payments.MaxAmount)))
 	check.that(p.fund == 0 || p.accounts > 0, "-fund needs -accounts")
 	check.that(*scopes == "" || p.credential, "-scopes needs a credential")
 	p.scopes = check.scopes(*scopes)
@@ -103,6 +114,7 @@ func (c *call) parsePlan(f *flags, args []string) (plan, error) {
 }
 
 func (s *seeded) findOrCreateClient(ctx context.Context, conn *pgx.Conn, p plan) error {
+	// One transaction: no tenant without its client is left behind.
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
 		s.TenantID, err = credentials.FindTenant(ctx, tx, p.tenant)
 		if errors.Is(err, credentials.ErrNotFound) {
@@ -111,6 +123,7 @@ func (s *seeded) findOrCreateClient(ctx context.Context, conn *pgx.Conn, p plan)
 		if err != nil {
 			return err
 		}
+
 		s.ClientID, err = credentials.FindClient(ctx, tx, s.TenantID, p.client)
 		if errors.Is(err, credentials.ErrNotFound) {
 			s.ClientID, err = credentials.CreateClient(ctx, tx, s.TenantID, p.client)
@@ -133,12 +146,14 @@ func (s *seeded) createCredential(ctx context.Context, conn *pgx.Conn, p plan) e
 func (s *seeded) print(w io.Writer, p plan) {
 	row(w, "tenant", s.TenantID, p.tenant)
 	row(w, "client", s.ClientID, p.client)
+
 	if a := s.SystemAccount; a != nil {
 		row(w, "system account", a.ID, money(a.BalanceMinor, a.Currency))
 	}
 	for _, a := range s.Accounts {
 		row(w, "account", a.ID, money(a.BalanceMinor, a.Currency), a.Name)
 	}
+
 	if s.Token != "" {
 		row(w, "credential", s.CredentialID, strings.Join(s.Scopes, ","))
 		fmt.Fprintf(w, "\nThe token, shown this once:\n%s\n", s.Token)

@@ -27,11 +27,11 @@ Examples:
   oncepay statement -json 0198a6de-5c1f-7000-8000-0123456789ab
 `
 
-// statement is an account as consumer and ledger have it.
+// statement is an account as seen by consumer and ledger.
 type statement struct {
 	Account payments.Account `json:"account"`
 	Days    []day            `json:"days"`
-	Agrees  bool             `json:"agrees"` // every day, and the balance with the sum of the entries
+	Agrees  bool             `json:"agrees"` // on every day, and the entries add up to the balance
 }
 
 // day is one UTC day of an account.
@@ -39,7 +39,7 @@ type day struct {
 	Day          string `json:"day"`
 	Statement    sums   `json:"statement"` // what the consumer counted
 	Ledger       sums   `json:"ledger"`
-	BalanceMinor int64  `json:"balance_minor"` // the sum of the ledger's entries up to the end of the day
+	BalanceMinor int64  `json:"balance_minor"` // sum of the ledger's entries to the end of the day
 	Agrees       bool   `json:"agrees"`
 }
 
@@ -55,11 +55,13 @@ func (c *call) statement(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+
 	check := checks{flags: f}
 	id := check.id("ACCOUNT", found[0])
 	if err := check.err(); err != nil {
 		return err
 	}
+
 	var s statement
 	if err := c.look(ctx, func(tx pgx.Tx) (err error) {
 		s, err = readStatement(ctx, tx, id)
@@ -67,14 +69,15 @@ func (c *call) statement(ctx context.Context, args []string) error {
 	}); err != nil {
 		return err
 	}
+
 	return c.show(f, s, s.print)
 }
 
 const readAccount = `
 SELECT id, kind, currency, name, balance_minor, created_at FROM accounts WHERE id = $1`
 
-// By the primary keys of both tables. The balance is a sum and not that of the day's last entry: around midnight a payment
-// of the old day may be entered behind one of the new.
+// readDays uses the primary keys of both tables. The balance is a sum, not that of the day's last
+// entry: around midnight a payment of the old day may be entered after one of the new.
 const readDays = `
 WITH ledger AS (
   SELECT (created_at AT TIME ZONE 'utc')::date AS day, count(*) AS payments,
@@ -92,7 +95,8 @@ FROM ledger l FULL JOIN statement s USING (day) ORDER BY day`
 func readStatement(ctx context.Context, tx pgx.Tx, id uuid.UUID) (statement, error) {
 	s := statement{Agrees: true}
 	a := &s.Account
-	err := tx.QueryRow(ctx, readAccount, id).Scan(&a.ID, &a.Kind, &a.Currency, &a.Name, &a.BalanceMinor, &a.CreatedAt)
+	err := tx.QueryRow(ctx, readAccount, id).Scan(
+		&a.ID, &a.Kind, &a.Currency, &a.Name, &a.BalanceMinor, &a.CreatedAt)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return statement{}, fmt.Errorf("there is no account %s", id)
 	}
@@ -100,6 +104,7 @@ func readStatement(ctx context.Context, tx pgx.Tx, id uuid.UUID) (statement, err
 		return statement{}, fmt.Errorf("read account: %w", err)
 	}
 	a.CreatedAt = a.CreatedAt.UTC()
+
 	rows, err := tx.Query(ctx, readDays, id)
 	if err != nil {
 		return statement{}, fmt.Errorf("read statement: %w", err)
@@ -114,6 +119,8 @@ func readStatement(ctx context.Context, tx pgx.Tx, id uuid.UUID) (statement, err
 	if err != nil {
 		return statement{}, fmt.Errorf("read statement: %w", err)
 	}
+
+	// The account agrees when every day does and the entries add up to its balance.
 	s.Agrees = s.entered() == a.BalanceMinor
 	for _, d := range s.Days {
 		s.Agrees = s.Agrees && d.Agrees
@@ -121,7 +128,7 @@ func readStatement(ctx context.Context, tx pgx.Tx, id uuid.UUID) (statement, err
 	return s, nil
 }
 
-// entered is what the account's entries add up to.
+// entered returns the sum of the account's entries.
 func (s statement) entered() int64 {
 	if len(s.Days) == 0 {
 		return 0
@@ -133,12 +140,15 @@ func (s statement) print(w io.Writer) {
 	a := s.Account
 	row(w, "account", a.ID, a.Kind, a.Name)
 	row(w, "balance", money(a.BalanceMinor, a.Currency))
+
 	if len(s.Days) == 0 {
 		row(w, "no payment yet")
 		return
 	}
+
 	fmt.Fprintln(w)
 	row(w, "DAY", "COUNTED", "DEBITS", "CREDITS", "LEDGER", "DEBITS", "CREDITS", "BALANCE", "")
+
 	differ := 0
 	for _, d := range s.Days {
 		note := ""
@@ -149,10 +159,14 @@ func (s statement) print(w io.Writer) {
 		row(w, d.Day, d.Statement.Payments, d.Statement.DebitsMinor, d.Statement.CreditsMinor,
 			d.Ledger.Payments, d.Ledger.DebitsMinor, d.Ledger.CreditsMinor, d.BalanceMinor, note)
 	}
+
 	if differ > 0 {
-		fmt.Fprintf(w, "\nConsumer and ledger differ on %d of %d days: the consumer lags, see oncepay outbox, or it counted wrong.\n", differ, len(s.Days))
+		fmt.Fprintf(w,
+			"\nConsumer and ledger differ on %d of %d days: the consumer lags, see oncepay outbox, or it counted wrong.\n",
+			differ, len(s.Days))
 	}
 	if entered := s.entered(); entered != a.BalanceMinor {
-		fmt.Fprintf(w, "\nTHE BOOKS ARE WRONG: the balance is %d, the entries add up to %d.\n", a.BalanceMinor, entered)
+		fmt.Fprintf(w, "\nTHE BOOKS ARE WRONG: the balance is %d, the entries add up to %d.\n",
+			a.BalanceMinor, entered)
 	}
 }

@@ -24,6 +24,7 @@ func (c *call) listTenants(ctx context.Context, args []string) error {
 	if _, err := f.parse(c, args); err != nil {
 		return err
 	}
+
 	var tenants []credentials.Tenant
 	err := c.look(ctx, func(tx pgx.Tx) (err error) {
 		tenants, err = credentials.ListTenants(ctx, tx)
@@ -32,6 +33,7 @@ func (c *call) listTenants(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+
 	return c.show(f, tenants, func(w io.Writer) {
 		row(w, "TENANT", "NAME", "CLIENTS", "CREATED")
 		for _, t := range tenants {
@@ -49,7 +51,7 @@ Examples:
   oncepay tenants create "Acme Ltd" -json
 `
 
-// named is what has just been made.
+// named is a new tenant or client.
 type named struct {
 	ID   uuid.UUID `json:"id"`
 	Name string    `json:"name"`
@@ -61,12 +63,14 @@ func (c *call) createTenant(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+
 	made := named{Name: found[0]}
 	check := checks{flags: f}
 	check.name("NAME", made.Name)
 	if err := check.err(); err != nil {
 		return err
 	}
+
 	err = c.change(ctx, func(tx pgx.Tx) (err error) {
 		made.ID, err = credentials.CreateTenant(ctx, tx, made.Name)
 		return err
@@ -74,5 +78,6 @@ func (c *call) createTenant(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
+
 	return c.show(f, made, func(w io.Writer) { row(w, "tenant", made.ID, made.Name) })
 }
