@@ -16,15 +16,17 @@ import (
 	"github.com/oncepay/oncepay/internal/traffic"
 )
 
-// count waits until everything has arrived, and says what is wrong.
+// count waits until everything has arrived and returns what is wrong.
 func (s *soaking) count(ctx context.Context) error {
 	held := s.pin.held(ctx)
 	s.say("requests have stopped; waiting until every event is relayed and consumed")
+
 	view, err := traffic.OpenView(ctx, s.cluster.owner(), s.brokers, statements.Consumer)
 	if err != nil {
 		return err
 	}
 	defer view.Close()
+
 	drained := view.Drain(ctx, func(c traffic.Counts) {
 		s.say("backlog %d, lag %d", c.Backlog, c.Lag())
 	})
@@ -35,10 +37,12 @@ func (s *soaking) count(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(drained, err)
 	}
+
 	s.logs()
 	s.say("%d payments (%d declined), %d events, %d records, %d of them repeats", report.Payments,
 		report.Declined, report.Events, report.Records, report.Repeated)
 	s.say("%d attempts of clients, %d payments found by a repeat", report.Exchanges, report.Recovered)
+
 	for _, w := range s.tail.windows {
 		s.say("transaction → reader, %s: p50 %.1f ms, p99 %.1f ms of %d", w.name, w.quantile(50),
 			w.quantile(99), w.took.TotalCount())
@@ -63,19 +67,21 @@ func (s *soaking) check(ctx context.Context) (invariant.Report, error) {
 		return invariant.Report{}, fmt.Errorf("connect to the database: %w", err)
 	}
 	defer db.Close()
+
 	most := 0
 	if !s.exactlyOnce {
 		const batch = 2500 // RELAY_BATCH's default; two may be in hand
 		most = 2 * batch * (s.kills + s.promotions)
 	}
+
 	return invariant.Check(ctx, invariant.Sources{
 		DB: db, Brokers: s.brokers, TopicPrefix: s.prefix, Consumer: statements.Consumer,
 		History: []string{s.load.History.Path}, MostRepeated: most,
 	})
 }
 
-// objections says why the run does not count as good: something is wrong, or it would not have
-// been seen.
+// objections returns why the run does not count as good: something is wrong, or the run would not
+// have shown it.
 func (s *soaking) objections(r invariant.Report) error {
 	var errs []error
 	object := func(when bool, format string, args ...any) {
@@ -83,9 +89,12 @@ func (s *soaking) objections(r invariant.Report) error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
+
 	object(!r.OK(), "the count is not clean: see the lines marked WRONG")
 	unknown := s.load.History.Unknown.Load()
 	object(unknown > 0, "%d requests never had an answer", unknown)
+
+	// A run without its faults, or that looked at nothing, proves nothing.
 	object(s.kills < 4 || s.promotions != 1, "void: %d relays were killed and %d standbys promoted",
 		s.kills, s.promotions)
 	for _, line := range r.Lines {
@@ -94,10 +103,11 @@ func (s *soaking) objections(r invariant.Report) error {
 	for _, w := range s.tail.windows {
 		object(w.took.TotalCount() == 0, "void: no payment arrived at the %s", w.name)
 	}
+
 	return errors.Join(append(errs, s.needed())...)
 }
 
-// needed says which programs ended by themselves.
+// needed returns an error for each program that ended by itself.
 func (s *soaking) needed() error {
 	var errs []error
 	for _, i := range s.instances {
@@ -107,14 +117,16 @@ func (s *soaking) needed() error {
 				len(found), i.name, found[0]))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
-// logs shows what the programs complained of, for people: each message once, with its count.
+// logs shows people what the programs complained about: each message once, with its count.
 func (s *soaking) logs() {
 	for _, i := range s.instances {
 		program, _, _ := strings.Cut(i.name, "-")
 		text, _ := os.ReadFile(filepath.Join(i.dir, program+".log")) // for show
+
 		times, order := map[string]int{}, []string{}
 		for line := range strings.Lines(string(text)) {
 			var l struct{ Level, Msg string }
@@ -126,6 +138,7 @@ func (s *soaking) logs() {
 				order = append(order, l.Msg)
 			}
 		}
+
 		for _, msg := range order {
 			s.say("log of %s: %d × %s", i.name, times[msg], msg)
 		}

@@ -9,19 +9,20 @@ import (
 	"github.com/oncepay/oncepay/internal/traffic"
 )
 
-// recoverMax is how long the service may take until payments flow again. What takes longer
-// needs an operator.
+// recoverMax is the time within which payments must flow again. A service that takes longer needs
+// an operator.
 const recoverMax = 45 * time.Second
 
-// killEvery is at least the time in which a killed relay is back as a standby.
+// killEvery is long enough for a killed relay to be back as a standby.
 const killEvery = 9 * time.Second
 
-// faults kills the leading relay every twentieth of the time, but where latencies are measured,
+// faults kills the leading relay every twentieth of the time, except where latencies are measured,
 // and promotes the standby in the middle.
 func (s *soaking) faults(ctx context.Context, begun time.Time) error {
 	at := func(share float64) {
 		traffic.Pause(ctx, time.Until(begun.Add(time.Duration(share*float64(s.length)))))
 	}
+
 	step := max(.05, float64(killEvery)/float64(s.length))
 	kills := func(from, until float64) error {
 		for share := from; share <= until; share += step {
@@ -38,6 +39,7 @@ func (s *soaking) faults(ctx context.Context, begun time.Time) error {
 	if err := kills(.10, .41); err != nil {
 		return err
 	}
+
 	at(.5)
 	if ctx.Err() != nil {
 		return nil
@@ -45,6 +47,7 @@ func (s *soaking) faults(ctx context.Context, begun time.Time) error {
 	if err := s.promote(ctx); err != nil {
 		return err
 	}
+
 	if err := kills(.65, .86); err != nil {
 		return err
 	}
@@ -56,6 +59,7 @@ func (s *soaking) faults(ctx context.Context, begun time.Time) error {
 func (s *soaking) killLeader(ctx context.Context) error {
 	var leader, other *instance
 	relays := s.relays()
+	// Wait for exactly one leader, so that the other takes over and nothing else does.
 	err := until(ctx, recoverMax, "one of two relays leads", func(ctx context.Context) bool {
 		if !relays[0].runs() || !relays[1].runs() {
 			return false
@@ -76,6 +80,7 @@ func (s *soaking) killLeader(ctx context.Context) error {
 		return fmt.Errorf("void: %s was not running", leader.name)
 	}
 	s.kills++
+
 	if err := until(ctx, recoverMax, "the other relay leads", other.leads); err != nil {
 		return err
 	}
@@ -83,6 +88,7 @@ func (s *soaking) killLeader(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	s.say("SIGKILL: %s, the leader; requests in flight: %d; a younger payment from %s after %.1f s",
 		leader.name, inFlight, other.name, took.Seconds())
 	return nil
@@ -93,10 +99,12 @@ func (s *soaking) promote(ctx context.Context) error {
 	if err := s.pin.held(ctx); err != nil {
 		return err
 	}
+
 	inFlight, killed := s.load.InFlight(), time.Now()
 	if err := s.cluster.failOver(ctx); err != nil {
 		return err
 	}
+
 	promoted := time.Now()
 	s.promotions++
 	if s.pin.conn.Ping(ctx) == nil {
@@ -105,12 +113,13 @@ func (s *soaking) promote(ctx context.Context) error {
 	s.say("SIGKILL: the primary; requests in flight: %d; the standby was promoted after %.1f s",
 		inFlight, promoted.Sub(killed).Seconds())
 
-	// Even if payments do not flow again, the load goes on to its end: then it is counted what
-	// is missing.
+	// The load goes on to its end even if payments do not flow again: then count finds what is
+	// missing.
 	var err error
 	if s.pin, err = holdSnapshot(ctx, s.cluster.owner()); err != nil {
 		return err
 	}
+
 	if _, err := s.tail.awaitNewer(ctx, promoted); err != nil {
 		return err
 	}

@@ -1,7 +1,7 @@
-// Command soak runs the service for a while as it is meant to be run, two relays and a
-// synchronous standby, under load and a pinned snapshot, kills the leading relay now and then,
-// and in the middle kills the primary and promotes the standby. Then it counts. A program
-// that ended by itself is a failure, too: an operator would have been needed.
+// Command soak runs the service under load as it is meant to run, with two relays, a synchronous
+// standby and a pinned snapshot. It kills the leading relay now and then and, in the middle, kills
+// the primary and promotes the standby. Then it counts. A program that ended by itself is a
+// failure, too: an operator would have been needed.
 package main
 
 import (
@@ -59,6 +59,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		err = soak(ctx, o, stdout)
 	}
+
 	if err != nil {
 		fmt.Fprintln(stderr, "soak: "+strings.ReplaceAll(err.Error(), "\n", "\nsoak: "))
 		return 1
@@ -66,7 +67,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// shortest leaves a relay that was killed the time to come back before the next fault.
+// shortest leaves a killed relay the time to come back before the next fault.
 const shortest = time.Minute
 
 func parse(args []string, stdout io.Writer) (o options, err error) {
@@ -76,6 +77,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	f.IntVar(&o.rate, "rate", 400, "requests a `second`: 50 to 10000")
 	f.BoolVar(&o.exactlyOnce, "exactly-once", false,
 		"run the relays with RELAY_DELIVERY=exactly-once: then no event may be repeated")
+
 	err = f.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
@@ -91,6 +93,7 @@ func parse(args []string, stdout io.Writer) (o options, err error) {
 	case o.rate < 50 || o.rate > 10_000:
 		err = errors.New("-rate must be 50 to 10000")
 	}
+
 	if err != nil {
 		return o, fmt.Errorf("%w (soak -h shows the flags)", err)
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// pin is a snapshot that is held, as pg_dump or a forgotten transaction does: no row version
-// that it might see can be removed.
+// pin holds a snapshot, as pg_dump or a forgotten transaction does: no row version that it might
+// see can be removed.
 type pin struct {
 	conn *pgx.Conn
 	seen int64
@@ -22,6 +22,7 @@ func holdSnapshot(ctx context.Context, url string) (*pin, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pin a snapshot: %w", err)
 	}
+
 	p := &pin{conn: conn}
 	if _, err := conn.Exec(ctx, `BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY`); err != nil {
 		return nil, fmt.Errorf("pin a snapshot: %w", err)
@@ -32,12 +33,13 @@ func holdSnapshot(ctx context.Context, url string) (*pin, error) {
 	return p, nil
 }
 
-// held returns an error unless the snapshot is still the one that was taken.
+// held returns an error unless the snapshot is still the one first taken.
 func (p *pin) held(ctx context.Context) error {
 	var now int64
 	if err := p.conn.QueryRow(ctx, pinned).Scan(&now); err != nil {
 		return fmt.Errorf("void: the snapshot was not held: %w", err)
 	}
+
 	if now != p.seen {
 		return errors.New("void: the snapshot was not held")
 	}

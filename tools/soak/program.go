@@ -15,21 +15,20 @@ import (
 	"github.com/oncepay/oncepay/internal/traffic"
 )
 
-// instance is a program that is started again when it ends, as a supervisor does. That it ends
-// by itself is a finding: an operator was needed, if only to configure the supervisor.
+// instance is a program that is restarted when it ends, as a supervisor does. Ending by itself is a
+// finding: an operator was needed, if only to configure the supervisor.
 type instance struct {
 	name string // relay-1
 	dir  string // its binary and log
 	env  []string
 
 	mu      sync.Mutex
-	process *child.Process // nil: it does not run
+	process *child.Process // nil: not running
 	killed  bool           // by us
 	ended   []string       // what it said when it ended by itself
 }
 
-// restartAfter is longer than the lease, so that the standby takes over and not the relay that
-// was killed.
+// restartAfter is longer than the lease, so that the standby takes over and not the killed relay.
 const restartAfter = 5 * time.Second
 
 // newInstance gives a program a directory of its own, so that two of a kind have two logs.
@@ -55,14 +54,18 @@ func (i *instance) run(ctx context.Context, program string, started func(*child.
 			traffic.Pause(ctx, time.Second)
 			continue
 		}
+
 		i.set(p)
 		started(p)
+
 		select {
 		case <-ctx.Done():
 			p.Stop()
 			return
 		case <-p.Ended:
 		}
+
+		// Only an end that we did not cause is a finding.
 		if !i.set(nil) {
 			i.found(p.Err())
 		}
@@ -70,10 +73,11 @@ func (i *instance) run(ctx context.Context, program string, started func(*child.
 	}
 }
 
-// set notes what runs, and reports whether what ran before was killed by us.
+// set records what runs, and reports whether we killed what ran before.
 func (i *instance) set(p *child.Process) (killed bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
+
 	killed = i.killed
 	i.process, i.killed = p, false
 	return killed
@@ -91,12 +95,13 @@ func (i *instance) findings() []string {
 	return append([]string(nil), i.ended...)
 }
 
-// kill ends it as a crash would, and reports whether it ran.
+// kill ends the program as a crash would, and reports whether it ran.
 func (i *instance) kill() bool {
 	i.mu.Lock()
 	p := i.process
 	i.killed = p != nil
 	i.mu.Unlock()
+
 	if p != nil {
 		p.Kill()
 	}
@@ -117,6 +122,7 @@ func (i *instance) leads(ctx context.Context) bool {
 	if p == nil {
 		return false
 	}
+
 	text, err := get(ctx, "http://"+p.Admin+"/metrics")
 	return err == nil && strings.Contains(text, "\nrelay_leader 1\n")
 }
@@ -124,15 +130,18 @@ func (i *instance) leads(ctx context.Context) bool {
 func get(ctx context.Context, url string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
+
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return "", fmt.Errorf("ask %s: %w", url, err)
 	}
+
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {
 		return "", fmt.Errorf("ask %s: %w", url, err)
 	}
 	defer response.Body.Close()
+
 	text, err := io.ReadAll(response.Body)
 	if err != nil {
 		return "", fmt.Errorf("ask %s: %w", url, err)

@@ -23,8 +23,8 @@ const (
 	standby  = "standby" // slot and application_name
 )
 
-// cluster is a primary and its synchronous standby: nothing that was acknowledged is lost by a
-// promotion.
+// cluster is a primary and its synchronous standby: a promotion loses nothing that was
+// acknowledged.
 type cluster struct {
 	primary, standby *embedded.Postgres
 }
@@ -37,6 +37,7 @@ func startCluster(ctx context.Context, dir string) (c *cluster, err error) {
 			err = errors.Join(err, c.stop())
 		}
 	}()
+
 	options := embedded.PostgresOptions{
 		Dir:      filepath.Join(dir, "primary"),
 		Download: os.Getenv("EMBEDDED_POSTGRES") == "download",
@@ -53,27 +54,34 @@ func startCluster(ctx context.Context, dir string) (c *cluster, err error) {
 	if err := c.primary.Stop(ctx); err != nil {
 		return c, err
 	}
+
 	options.Dir = filepath.Join(dir, "standby")
 	if err := os.Mkdir(options.Dir, 0o755); err != nil {
 		return c, fmt.Errorf("make the standby's directory: %w", err)
 	}
+
 	data := filepath.Join(options.Dir, "data")
 	copying := exec.CommandContext(ctx, "cp", "-a", filepath.Join(dir, "primary", "data"), data)
 	if out, err := copying.CombinedOutput(); err != nil {
 		return c, fmt.Errorf("copy the primary's files: %w\n%s", err, out)
 	}
+
 	if err := os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o644); err != nil {
 		return c, fmt.Errorf("mark the standby: %w", err)
 	}
+
 	primary := options
 	primary.Dir = filepath.Join(dir, "primary")
 	if c.primary, err = embedded.StartPostgres(ctx, primary); err != nil {
 		return c, err
 	}
+
+	// The slot keeps the WAL that the standby has yet to read.
 	slot := `SELECT pg_create_physical_replication_slot('` + standby + `', true)`
 	if err := execute(ctx, c.maintenance(), slot); err != nil {
 		return c, err
 	}
+
 	u, err := url.Parse(c.maintenance())
 	if err != nil {
 		return c, fmt.Errorf("find the primary's port: %w", err)
@@ -83,6 +91,7 @@ func startCluster(ctx context.Context, dir string) (c *cluster, err error) {
 			u.Hostname(), u.Port(), standby),
 		"primary_slot_name": standby,
 	}
+
 	if c.standby, err = embedded.StartPostgres(ctx, options); err != nil {
 		return c, err
 	}
@@ -96,11 +105,12 @@ func (c *cluster) migrate(ctx context.Context) error {
 	if err := execute(ctx, c.maintenance(), `CREATE DATABASE `+database); err != nil {
 		return err
 	}
+
 	_, err := migrations.Up(ctx, c.primary.URL("postgres", database))
 	return err
 }
 
-// awaitSync makes every COMMIT of the primary wait for the standby, and returns when they do.
+// awaitSync makes every COMMIT of the primary wait for the standby, and returns once they do.
 func (c *cluster) awaitSync(ctx context.Context) error {
 	for _, sql := range []string{
 		`ALTER SYSTEM SET synchronous_standby_names = '` + standby + `'`, `SELECT pg_reload_conf()`,
@@ -109,6 +119,7 @@ func (c *cluster) awaitSync(ctx context.Context) error {
 			return err
 		}
 	}
+
 	return until(ctx, time.Minute, "the standby is synchronous", func(ctx context.Context) bool {
 		sync, err := query[bool](ctx, c.maintenance(),
 			`SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')`)
@@ -121,6 +132,8 @@ func (c *cluster) failOver(ctx context.Context) error {
 	if err := syscall.Kill(c.primary.Pid(), syscall.SIGKILL); err != nil {
 		return fmt.Errorf("kill the primary: %w", err)
 	}
+
+	// A primary that still answers would make two of them.
 	err := until(ctx, 30*time.Second, "the primary is gone", func(ctx context.Context) bool {
 		_, err := query[int](ctx, c.maintenance(), `SELECT 1`)
 		return err != nil
@@ -128,6 +141,7 @@ func (c *cluster) failOver(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	url := c.standby.URL("postgres", "postgres")
 	promoted, err := query[bool](ctx, url, `SELECT pg_promote(true, 60)`)
 	if err == nil && !promoted {
@@ -141,7 +155,7 @@ func (c *cluster) failOver(ctx context.Context) error {
 
 func (c *cluster) maintenance() string { return c.primary.URL("postgres", "postgres") }
 
-// url names both servers, as an operator's configuration does: the programs find the one that
+// url names both servers, as an operator's configuration does. The programs find the one that
 // takes writes.
 func (c *cluster) url(role string) string {
 	first, second := c.primary.URL(role, database), c.standby.URL(role, database)
@@ -155,6 +169,7 @@ func (c *cluster) owner() string { return c.url("postgres") + "&target_session_a
 func (c *cluster) stop() (err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
+
 	for _, p := range []*embedded.Postgres{c.primary, c.standby} {
 		if p != nil {
 			err = errors.Join(err, p.Stop(ctx))
@@ -169,6 +184,7 @@ func execute(ctx context.Context, url, sql string) error {
 		return fmt.Errorf("connect to Postgres: %w", err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
+
 	if _, err := conn.Exec(ctx, sql); err != nil {
 		return fmt.Errorf("%s: %w", sql, err)
 	}
@@ -181,13 +197,14 @@ func query[T any](ctx context.Context, url, sql string) (value T, err error) {
 		return value, fmt.Errorf("connect to Postgres: %w", err)
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
+
 	if err := conn.QueryRow(ctx, sql).Scan(&value); err != nil {
 		return value, fmt.Errorf("%s: %w", sql, err)
 	}
 	return value, nil
 }
 
-// until asks ten times a second until it holds.
+// until polls ten times a second until the condition holds.
 func until(
 	ctx context.Context, most time.Duration, what string, holds func(context.Context) bool,
 ) error {

@@ -29,7 +29,7 @@ type soaking struct {
 
 	cluster *cluster
 	brokers []string
-	prefix  string // of this run's topics: a broker may have others'
+	prefix  string // of this run's topics: a broker may hold others
 
 	api       string // where it serves
 	instances []*instance
@@ -40,7 +40,7 @@ type soaking struct {
 	kills, promotions int
 }
 
-// soak is a run from top to bottom.
+// soak is one run from top to bottom.
 func soak(ctx context.Context, o options, stdout io.Writer) (err error) {
 	s := &soaking{
 		options: o, out: stdout, begun: time.Now(),
@@ -49,7 +49,8 @@ func soak(ctx context.Context, o options, stdout io.Writer) (err error) {
 	if s.dir, err = os.MkdirTemp("", "oncepay-soak-"); err != nil {
 		return fmt.Errorf("make a directory: %w", err)
 	}
-	// Postgres runs as the user nobody where we are root, and has to find its files.
+
+	// If we are root, Postgres runs as the user "nobody" and must be able to read its files.
 	if err := os.Chmod(s.dir, 0o755); err != nil {
 		return fmt.Errorf("open the directory: %w", err)
 	}
@@ -60,12 +61,15 @@ func soak(ctx context.Context, o options, stdout io.Writer) (err error) {
 	if err != nil {
 		return err
 	}
+
 	if s.cluster, err = startCluster(ctx, s.dir); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.cluster.stop()) }()
+
 	s.say("Postgres %s runs, with a synchronous standby (%s)", s.cluster.primary.Version(),
 		s.cluster.primary.Origin())
+
 	if s.brokers = strings.Split(os.Getenv("KAFKA_BROKERS"), ","); s.brokers[0] == "" {
 		kafka, err := embedded.StartKafka(ctx, embedded.KafkaOptions{})
 		if err != nil {
@@ -85,21 +89,24 @@ func soak(ctx context.Context, o options, stdout io.Writer) (err error) {
 	if err := s.start(running, g); err != nil {
 		return err
 	}
+
 	if err := s.traffic(ctx); err != nil {
 		return errors.Join(err, s.needed())
 	}
 	return s.count(ctx)
 }
 
-// start runs the programs, each of which knows both servers.
+// start runs the programs, which all know both servers.
 func (s *soaking) start(ctx context.Context, g *errgroup.Group) error {
 	kafka := []string{"KAFKA_BROKERS=" + strings.Join(s.brokers, ","), "TOPIC_PREFIX=" + s.prefix}
 	delivery := "RELAY_DELIVERY=at-least-once"
 	if s.exactlyOnce {
 		delivery = "RELAY_DELIVERY=exactly-once"
 	}
+
 	database := func(role string) string { return "DATABASE_URL=" + s.cluster.url(role) }
 	relay := append([]string{database("relay"), delivery}, kafka...)
+
 	for _, p := range []struct {
 		program, name string
 		env           []string
@@ -117,16 +124,18 @@ func (s *soaking) start(ctx context.Context, g *errgroup.Group) error {
 			return err
 		}
 		s.instances = append(s.instances, i)
+
 		up := make(chan *child.Process, 1)
 		g.Go(func() error {
 			i.run(ctx, p.program, func(p *child.Process) {
 				select {
 				case up <- p:
-				default: // it was started again
+				default: // a restart
 				}
 			})
 			return nil
 		})
+
 		select {
 		case process := <-up:
 			s.api = process.Addr // the last one is the API
@@ -136,13 +145,14 @@ func (s *soaking) start(ctx context.Context, g *errgroup.Group) error {
 			return context.Cause(ctx)
 		}
 	}
+
 	s.say("api, consumer and two relays run")
 	return nil
 }
 
 func (s *soaking) relays() []*instance { return s.instances[:2] }
 
-// traffic is the time of load and faults. It returns when every request has its answer.
+// traffic applies load and faults. It returns when every request has its answer.
 func (s *soaking) traffic(ctx context.Context) (err error) {
 	seeds := make([]traffic.Seed, 2)
 	for n := range seeds {
@@ -150,10 +160,12 @@ func (s *soaking) traffic(ctx context.Context) (err error) {
 			return err
 		}
 	}
+
 	if s.load, err = traffic.New(s.dir, "http://"+s.api, seeds); err != nil {
 		return err
 	}
 	defer s.load.History.Close()
+
 	if s.pin, err = holdSnapshot(ctx, s.cluster.owner()); err != nil {
 		return err
 	}
@@ -164,9 +176,12 @@ func (s *soaking) traffic(ctx context.Context) (err error) {
 		newWindow("before the promotion", begun, s.length, .45, .5),
 		newWindow("end", begun, s.length, .92, 1),
 	}
+
 	sending, stop := context.WithDeadline(ctx, begun.Add(s.length))
 	defer stop()
+
 	g, all := errgroup.WithContext(ctx)
+	// The tail follows until the last request has its answer.
 	following, enough := context.WithCancel(all)
 	g.Go(func() error { return s.tail.run(following, s.brokers, s.prefix+"payments") })
 	g.Go(func() error {
@@ -179,6 +194,7 @@ func (s *soaking) traffic(ctx context.Context) (err error) {
 	})
 	g.Go(func() error { return s.faults(all, begun) })
 	g.Go(func() error { s.watch(sending); return nil })
+
 	if err := g.Wait(); err != nil {
 		return err
 	}
@@ -191,6 +207,7 @@ func (s *soaking) traffic(ctx context.Context) (err error) {
 func (s *soaking) seed(ctx context.Context, name string) (traffic.Seed, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(s.dir, "oncepay"), traffic.SeedArgs(name)...)
 	cmd.Env = []string{"DATABASE_URL=" + s.cluster.owner()}
+
 	out, err := cmd.Output()
 	if err != nil {
 		return traffic.Seed{}, fmt.Errorf("oncepay seed: %w", err)
@@ -198,7 +215,7 @@ func (s *soaking) seed(ctx context.Context, name string) (traffic.Seed, error) {
 	return traffic.ReadSeed(out)
 }
 
-// watch prints a line now and then.
+// watch prints a progress line at intervals.
 func (s *soaking) watch(ctx context.Context) {
 	pause := min(s.length/10, 30*time.Second)
 	for traffic.Pause(ctx, pause); ctx.Err() == nil; traffic.Pause(ctx, pause) {
@@ -206,6 +223,7 @@ func (s *soaking) watch(ctx context.Context) {
 		if err != nil {
 			continue // it is being promoted
 		}
+
 		if c, err := v.Count(ctx); err == nil {
 			s.say("%d payments, backlog %d, lag %d", c.Payments, c.Backlog, c.Lag())
 		}
@@ -217,15 +235,18 @@ func (s *soaking) say(format string, args ...any) {
 	fmt.Fprintf(s.out, "%5.0fs  %s\n", time.Since(s.begun).Seconds(), fmt.Sprintf(format, args...))
 }
 
-// tidy keeps history and logs of a run that failed.
+// tidy removes everything, but keeps history and logs of a run that failed.
 func (s *soaking) tidy(err error) error {
 	if err == nil {
 		return os.RemoveAll(s.dir)
 	}
+
+	// Data directories and programs are large and tell nothing.
 	for _, data := range []string{
 		"primary/data", "standby/data", "api", "relay", "consumer", "oncepay",
 	} {
 		_ = os.RemoveAll(filepath.Join(s.dir, data))
 	}
+
 	return fmt.Errorf("%w\nlogs and history are kept in %s", err, s.dir)
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// window is a stretch without faults, and how long the payments that arrived in it took: from
-// the beginning of their transaction until a read_committed reader had them.
+// window is a period without faults. It records how long its payments took, from the beginning of
+// their transaction until a read_committed reader had them.
 type window struct {
 	name        string
 	from, until time.Time
@@ -28,7 +28,7 @@ func (w *window) quantile(percent float64) float64 {
 	return float64(w.took.ValueAtQuantile(percent)) / 1000
 }
 
-// tail reads the payments' topic as they come.
+// tail reads the payments' topic as records arrive.
 type tail struct {
 	windows []*window
 
@@ -48,8 +48,9 @@ func (t *tail) run(ctx context.Context, brokers []string, topic string) error {
 		return fmt.Errorf("read %s: %w", topic, err)
 	}
 	defer client.Close()
+
 	for ctx.Err() == nil {
-		fetches := client.PollFetches(ctx) // what fails is tried again
+		fetches := client.PollFetches(ctx) // the client retries what fails
 		now := time.Now()
 		fetches.EachRecord(func(r *kgo.Record) { t.take(r, now) })
 	}
@@ -60,8 +61,9 @@ func (t *tail) take(r *kgo.Record, now time.Time) {
 	for _, h := range r.Headers {
 		made, err := time.Parse(time.RFC3339Nano, string(h.Value))
 		if h.Key != "ce_time" || err != nil {
-			continue // that a record is as it should be is checked at the end
+			continue // count checks the records themselves
 		}
+
 		took := now.Sub(made)
 		for _, w := range t.windows {
 			if !now.Before(w.from) && now.Before(w.until) {
@@ -69,6 +71,7 @@ func (t *tail) take(r *kgo.Record, now time.Time) {
 				_ = w.took.RecordValue(min(max(1, took.Microseconds()), most))
 			}
 		}
+
 		t.mu.Lock()
 		t.longest = max(t.longest, took)
 		if made.After(t.newest) {
@@ -78,8 +81,7 @@ func (t *tail) take(r *kgo.Record, now time.Time) {
 	}
 }
 
-// awaitNewer waits until a payment has arrived that was made after that time, and returns how
-// long that took.
+// awaitNewer waits until a payment made after than has arrived, and returns the time since than.
 func (t *tail) awaitNewer(ctx context.Context, than time.Time) (time.Duration, error) {
 	const what = "a payment arrived that was made after the fault"
 	err := until(ctx, recoverMax, what, func(context.Context) bool {
