@@ -70,6 +70,7 @@ func (c *call) createClient(ctx context.Context, args []string) error {
 	}
 
 	made := named{Name: found[0]}
+	// All mistakes in the arguments are reported together, before the database is asked.
 	check := checks{flags: f}
 	check.name("-tenant", *tenant)
 	check.name("NAME", made.Name)

@@ -119,6 +119,7 @@ func (v *outboxView) read(ctx context.Context, tx pgx.Tx) (err error) {
 	}
 
 	for _, c := range cursors {
+		// Times are shown in UTC, wherever this runs.
 		c.MovedAt = c.MovedAt.UTC()
 		if c.LeaseUntil != nil {
 			*c.LeaseUntil = c.LeaseUntil.UTC()

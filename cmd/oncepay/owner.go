@@ -69,6 +69,7 @@ func openPool(ctx context.Context, conn *pgx.Conn) (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open pool: %w", err)
 	}
+	// ConnConfig also has what the connection string lacks: the session settings.
 	cfg.ConnConfig = conn.Config()
 
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)

@@ -73,6 +73,7 @@ func (c *call) pay(ctx context.Context, args []string) error {
 		"-description and -reference must be UTF-8")
 	check.that(timeout > 0, "-timeout must be more than nothing, such as 30s")
 
+	// Only a given key may have paid before.
 	given := *key != ""
 	if given {
 		check.key("-key", *key)

@@ -17,6 +17,7 @@ func (c *call) show(f *flags, v any, text func(io.Writer)) error {
 	if f.asJSON {
 		encoder := json.NewEncoder(c.stdout)
 		encoder.SetIndent("", "  ")
+		// Leave <, > and & as they are: this is not for browsers.
 		encoder.SetEscapeHTML(false)
 		return encoder.Encode(v)
 	}
