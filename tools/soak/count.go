@@ -27,6 +27,7 @@ func (s *soaking) count(ctx context.Context) error {
 	}
 	defer view.Close()
 
+	// The drain may fail because something is lost. The count says what, so go on.
 	drained := view.Drain(ctx, func(c traffic.Counts) {
 		s.say("backlog %d, lag %d", c.Backlog, c.Lag())
 	})
@@ -68,6 +69,7 @@ func (s *soaking) check(ctx context.Context) (invariant.Report, error) {
 	}
 	defer db.Close()
 
+	// Exactly once, nothing may be repeated.
 	most := 0
 	if !s.exactlyOnce {
 		const batch = 2500 // RELAY_BATCH's default; two may be in hand

@@ -23,6 +23,7 @@ func (s *soaking) faults(ctx context.Context, begun time.Time) error {
 		traffic.Pause(ctx, time.Until(begun.Add(time.Duration(share*float64(s.length)))))
 	}
 
+	// Short runs have fewer kills, but no relay is killed before it is back.
 	step := max(.05, float64(killEvery)/float64(s.length))
 	kills := func(from, until float64) error {
 		for share := from; share <= until; share += step {
@@ -59,7 +60,7 @@ func (s *soaking) faults(ctx context.Context, begun time.Time) error {
 func (s *soaking) killLeader(ctx context.Context) error {
 	var leader, other *instance
 	relays := s.relays()
-	// Wait for exactly one leader, so that the other takes over and nothing else does.
+	// Wait for exactly one leader and a running standby to take over.
 	err := until(ctx, recoverMax, "one of two relays leads", func(ctx context.Context) bool {
 		if !relays[0].runs() || !relays[1].runs() {
 			return false
@@ -107,6 +108,7 @@ func (s *soaking) promote(ctx context.Context) error {
 
 	promoted := time.Now()
 	s.promotions++
+	// The session that held the snapshot must have died with the primary.
 	if s.pin.conn.Ping(ctx) == nil {
 		return errors.New("void: a session of the primary outlived it")
 	}

@@ -48,6 +48,7 @@ func (i *instance) run(ctx context.Context, program string, started func(*child.
 	for ctx.Err() == nil {
 		p, err := child.Start(ctx, i.dir, program, i.env...)
 		if err != nil {
+			// Not starting at all is a finding, too.
 			if ctx.Err() == nil {
 				i.found(err)
 			}
@@ -98,6 +99,7 @@ func (i *instance) findings() []string {
 // kill ends the program as a crash would, and reports whether it ran.
 func (i *instance) kill() bool {
 	i.mu.Lock()
+	// Mark it before the kill, so that run does not report this end.
 	p := i.process
 	i.killed = p != nil
 	i.mu.Unlock()

@@ -50,7 +50,7 @@ func soak(ctx context.Context, o options, stdout io.Writer) (err error) {
 		return fmt.Errorf("make a directory: %w", err)
 	}
 
-	// If we are root, Postgres runs as the user "nobody" and must be able to read its files.
+	// As root we run Postgres as an unprivileged user, who must be able to read its files.
 	if err := os.Chmod(s.dir, 0o755); err != nil {
 		return fmt.Errorf("open the directory: %w", err)
 	}
@@ -80,6 +80,7 @@ func soak(ctx context.Context, o options, stdout io.Writer) (err error) {
 		s.say("Kafka runs (%s)", kafka.Origin())
 	}
 
+	// Stop the programs before the servers: deferred calls run in reverse.
 	running, stop := context.WithCancel(ctx)
 	g, running := errgroup.WithContext(running)
 	defer func() {
@@ -107,6 +108,7 @@ func (s *soaking) start(ctx context.Context, g *errgroup.Group) error {
 	database := func(role string) string { return "DATABASE_URL=" + s.cluster.url(role) }
 	relay := append([]string{database("relay"), delivery}, kafka...)
 
+	// Each program must be up before the next one starts.
 	for _, p := range []struct {
 		program, name string
 		env           []string
@@ -154,6 +156,7 @@ func (s *soaking) relays() []*instance { return s.instances[:2] }
 
 // traffic applies load and faults. It returns when every request has its answer.
 func (s *soaking) traffic(ctx context.Context) (err error) {
+	// Two clients share the load.
 	seeds := make([]traffic.Seed, 2)
 	for n := range seeds {
 		if seeds[n], err = s.seed(ctx, fmt.Sprintf("shop-%d", n)); err != nil {
@@ -171,6 +174,7 @@ func (s *soaking) traffic(ctx context.Context) (err error) {
 	}
 
 	begun := time.Now()
+	// Latencies count only in these windows, which no fault touches.
 	s.tail.windows = []*window{
 		newWindow("beginning", begun, s.length, .03, .1),
 		newWindow("before the promotion", begun, s.length, .45, .5),

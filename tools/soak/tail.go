@@ -65,6 +65,7 @@ func (t *tail) take(r *kgo.Record, now time.Time) {
 		}
 
 		took := now.Sub(made)
+		// A payment counts in the window in which it arrives.
 		for _, w := range t.windows {
 			if !now.Before(w.from) && now.Before(w.until) {
 				most := w.took.HighestTrackableValue()
