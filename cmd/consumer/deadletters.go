@@ -42,6 +42,8 @@ var deadLetters = program.DeadLetters{
 			return nil, nil, err
 		}
 
+		postgres.WarnPlainText(ctx, slog.Default(), "DATABASE_URL", cfg.DatabaseURL)
+
 		pool, err := postgres.Open(
 			ctx, cfg.DatabaseURL, "consumer", 1, slog.New(slog.DiscardHandler))
 		if err != nil {

@@ -49,7 +49,7 @@ func invented() string {
 func TestStrangersOfAnotherProcess(t *testing.T) {
 	at := os.Getenv("STRANGERS_AT")
 	if at == "" {
-		t.Skip("TestMeasureStrangers starts it")
+		t.Skip("TestMeasureUnknownTokens starts it")
 	}
 	var refused atomic.Int64
 	for range 512 {
