@@ -13,9 +13,9 @@ const DefaultRetention = 30 * 24 * time.Hour
 
 const (
 	upkeepEvery = 10 * time.Minute
-	upkeepAgain = time.Minute     // while the retention is too short, or a topic does not exist yet
-	upkeepRetry = 5 * time.Second // after a consumer held a lock for longer than 50 ms
-	margin      = 24 * time.Hour  // for clocks, time zones, and Kafka deleting late
+	upkeepAgain = 10 * time.Second // while the retention is too short, or a topic does not exist yet
+	upkeepRetry = 5 * time.Second  // after a consumer held a lock for longer than 50 ms
+	margin      = 24 * time.Hour   // for clocks, time zones, and Kafka deleting late
 )
 
 // upkeep makes and drops the days of the inbox until ctx ends. The database serializes its callers.
