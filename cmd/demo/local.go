@@ -19,8 +19,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/oncepay/oncepay/internal/child"
 	"github.com/oncepay/oncepay/internal/embedded"
+	"github.com/oncepay/oncepay/internal/process"
 	"github.com/oncepay/oncepay/migrations"
 )
 
@@ -34,16 +34,16 @@ type local struct {
 	address  string // the API's, the same after a restart
 
 	mu      sync.Mutex
-	running map[string]*child.Process
+	running map[string]*process.Process
 	ended   chan error
 }
 
 const database = "oncepay"
 
 func (l *local) open(ctx context.Context) (err error) {
-	l.running, l.ended, l.address = map[string]*child.Process{}, make(chan error, len(programs)), "127.0.0.1:0"
+	l.running, l.ended, l.address = map[string]*process.Process{}, make(chan error, len(programs)), "127.0.0.1:0"
 	l.say("building api, relay, consumer and oncepay")
-	if err := child.Build(ctx, l.dir, []string{"-ldflags=-s -w"}, append(programs, "oncepay")...); err != nil {
+	if err := process.Build(ctx, l.dir, []string{"-ldflags=-s -w"}, append(programs, "oncepay")...); err != nil {
 		return err
 	}
 
@@ -113,7 +113,7 @@ func (l *local) start(ctx context.Context, program string) error {
 		}
 	}
 
-	p, err := child.Start(ctx, l.dir, program, env...)
+	p, err := process.Start(ctx, l.dir, program, env...)
 	if err != nil {
 		return err
 	}
@@ -207,7 +207,7 @@ func (l *local) topicID(ctx context.Context, topic string) (id kadm.TopicID, err
 const catchMax = 10 * time.Second
 
 // forget removes p from the running programs and reports whether it was one of them.
-func (l *local) forget(program string, p *child.Process) bool {
+func (l *local) forget(program string, p *process.Process) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 

@@ -21,7 +21,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/oncepay/oncepay/internal/child"
+	"github.com/oncepay/oncepay/internal/process"
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
@@ -31,7 +31,7 @@ var programs = sync.OnceValues(func() (string, error) {
 	if built, err = os.MkdirTemp("", "oncepay-e2e-"); err != nil {
 		return "", err
 	}
-	return built, child.Build(context.Background(), built, race, "api", "relay", "consumer", "migrate", "oncepay")
+	return built, process.Build(context.Background(), built, race, "api", "relay", "consumer", "migrate", "oncepay")
 })
 
 var built string // what programs made
@@ -53,7 +53,7 @@ type chain struct {
 
 	relayEnv, consumerEnv []string // where they find Kafka
 
-	api, relay, consumer *child.Process
+	api, relay, consumer *process.Process
 
 	Token    string `json:"token"`
 	Accounts []struct {
@@ -126,9 +126,9 @@ func (c *chain) startConsumer() {
 	c.consumer = c.start("consumer", append(c.consumerEnv, "DATABASE_URL="+c.url("consumer"))...)
 }
 
-func (c *chain) start(name string, env ...string) *child.Process {
+func (c *chain) start(name string, env ...string) *process.Process {
 	c.t.Helper()
-	p, err := child.Start(c.t.Context(), c.dir, name, env...)
+	p, err := process.Start(c.t.Context(), c.dir, name, env...)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/oncepay/oncepay/internal/child"
 	"github.com/oncepay/oncepay/internal/outbox"
+	"github.com/oncepay/oncepay/internal/process"
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
@@ -133,7 +133,7 @@ func newRelaysVia(t *testing.T, db *testenv.DB, url func(role string) string, po
 }
 
 // start starts one more relay.
-func (r *relays) start() *child.Process {
+func (r *relays) start() *process.Process {
 	r.t.Helper()
 	r.started++
 	dir := r.t.TempDir() // of its own: for its log
@@ -141,7 +141,7 @@ func (r *relays) start() *child.Process {
 		r.t.Fatal(err)
 	}
 	n := r.started
-	p, err := child.Start(r.t.Context(), dir, "relay", append(slices.Clone(r.env), "DATABASE_URL="+r.url("relay"),
+	p, err := process.Start(r.t.Context(), dir, "relay", append(slices.Clone(r.env), "DATABASE_URL="+r.url("relay"),
 		"KAFKA_BROKERS="+strings.Join(testenv.Brokers(r.t), ","), "TOPIC_PREFIX="+r.chain.prefix)...)
 	if err != nil {
 		r.t.Fatal(err)
@@ -156,7 +156,7 @@ func (r *relays) start() *child.Process {
 	return p
 }
 
-func signal(t *testing.T, p *child.Process, s syscall.Signal) {
+func signal(t *testing.T, p *process.Process, s syscall.Signal) {
 	t.Helper()
 	if err := syscall.Kill(p.Pid(), s); err != nil {
 		t.Fatal(err)
@@ -164,7 +164,7 @@ func signal(t *testing.T, p *child.Process, s syscall.Signal) {
 }
 
 // leads waits until a relay leads and moves what is being written.
-func (r *relays) leads(p *child.Process) {
+func (r *relays) leads(p *process.Process) {
 	r.t.Helper()
 	began := time.Now()
 	r.says(p, "relay_leader 1")
@@ -179,12 +179,12 @@ func (r *relays) leads(p *child.Process) {
 	r.t.Logf("it led after %s", took.Round(time.Millisecond))
 }
 
-func (r *relays) standsBy(p *child.Process) {
+func (r *relays) standsBy(p *process.Process) {
 	r.t.Helper()
 	r.says(p, "relay_leader 0")
 }
 
-func (r *relays) says(p *child.Process, line string) {
+func (r *relays) says(p *process.Process, line string) {
 	r.t.Helper()
 	testenv.Eventually(r.t, 20*time.Second, func() error {
 		if !strings.Contains(get(r.t, "http://"+p.Admin+"/metrics"), "\n"+line+"\n") {

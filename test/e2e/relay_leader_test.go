@@ -14,7 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/oncepay/oncepay/internal/child"
+	"github.com/oncepay/oncepay/internal/process"
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
@@ -107,7 +107,7 @@ func pause(t *testing.T, d time.Duration) {
 type handover struct{ leads, publishes time.Duration }
 
 // publishes waits until a relay leads and a batch of its was acknowledged, and says when.
-func (r *relays) publishes(p *child.Process, since time.Time) (took handover) {
+func (r *relays) publishes(p *process.Process, since time.Time) (took handover) {
 	r.t.Helper()
 	testenv.Eventually(r.t, 20*time.Second, func() error {
 		metrics := get(r.t, "http://"+p.Admin+"/metrics")
@@ -125,7 +125,7 @@ func (r *relays) publishes(p *child.Process, since time.Time) (took handover) {
 
 // isDelivered ends the writers, waits until the leader has sent everything, ends it, and counts in the whole topic: nothing is lost,
 // what is seen for the first time is in order, and there are as many repeats as crashes explain, with exactly-once none.
-func (r *relays) isDelivered(crashes int, leader *child.Process) {
+func (r *relays) isDelivered(crashes int, leader *process.Process) {
 	r.t.Helper()
 	r.endWriting()
 	testenv.Eventually(r.t, 20*time.Second, func() error {

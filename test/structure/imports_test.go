@@ -50,7 +50,7 @@ var table = map[string]rule{
 	"internal/telemetry":  {nil, []string{otel, prom}},
 	"internal/postgres":   {nil, []string{pgx}},
 	"internal/program":    {nil, []string{}},
-	"internal/child":      {nil, []string{}},
+	"internal/process":    {nil, []string{}},
 	"internal/client":     {nil, []string{}},
 	"internal/invariant":  {nil, []string{pgx, uuid, kgo}},
 	"internal/traffic":    {[]string{"internal/client", "internal/invariant", "internal/outbox"}, []string{pgx, uuid, kgo, "golang.org/x/sync"}},
@@ -81,7 +81,7 @@ var onlyFor = map[string][]string{
 	"internal/testenv":   {"test/servers", "tools/bench"},
 	"internal/embedded":  {"cmd/demo", "tools/bench", "tools/soak", "internal/testenv", "test/servers"},
 	"test/pgproxy":       {"test/e2e"},
-	"internal/child":     {"cmd/demo", "tools/bench", "tools/soak", "test/e2e"},
+	"internal/process":   {"cmd/demo", "tools/bench", "tools/soak", "test/e2e"},
 	"internal/invariant": {"cmd/demo", "tools/bench", "tools/soak", "test/e2e", "internal/traffic"},
 	"internal/traffic":   {"cmd/demo", "tools/soak"},
 }

@@ -8,7 +8,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/oncepay/oncepay/internal/child"
+	"github.com/oncepay/oncepay/internal/process"
 )
 
 // bench is one run of intake.
@@ -38,7 +38,7 @@ func intake(ctx context.Context, o options, stdout io.Writer) (err error) {
 		}
 	}
 	b.say("building api and oncepay")
-	if err := child.Build(ctx, b.dir, nil, "api", "oncepay"); err != nil {
+	if err := process.Build(ctx, b.dir, nil, "api", "oncepay"); err != nil {
 		return err
 	}
 	b.say("starting Postgres and opening %d accounts", o.accounts)

@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/oncepay/oncepay/internal/child"
+	"github.com/oncepay/oncepay/internal/process"
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
@@ -98,7 +98,7 @@ func relay(ctx context.Context, o relayOptions, stdout io.Writer, getenv func(st
 
 // build makes our relay, and gives this program a second name, under which it is the tutorial relay.
 func (b *relayBench) build(ctx context.Context) error {
-	if err := child.Build(ctx, b.dir, nil, "relay"); err != nil {
+	if err := process.Build(ctx, b.dir, nil, "relay"); err != nil {
 		return err
 	}
 	self, err := os.Executable()
@@ -138,7 +138,7 @@ func exactlyOnceContender() contender {
 // relaySession is one relay at work, on a topic of its own.
 type relaySession struct {
 	b       *relayBench
-	relay   *child.Process
+	relay   *process.Process
 	started time.Time
 	topic   *topic
 	conn    *pgx.Conn // as owner
@@ -166,7 +166,7 @@ func (b *relayBench) session(ctx context.Context, c contender, d database, do fu
 		env = append(env, "DATABASE_URL="+b.server.own.URL("relay", d.name), "RELAY_NAME="+name, "RELAY_DELIVERY="+c.delivery)
 		env = append(env, b.variables...)
 	}
-	if s.relay, err = child.Start(ctx, b.dir, c.program, env...); err != nil {
+	if s.relay, err = process.Start(ctx, b.dir, c.program, env...); err != nil {
 		return nil, err
 	}
 	s.started = time.Now()

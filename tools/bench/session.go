@@ -15,7 +15,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/oncepay/oncepay/internal/child"
+	"github.com/oncepay/oncepay/internal/process"
 )
 
 // setup is how the API runs in a session.
@@ -30,7 +30,7 @@ type setup struct {
 // session is one API process on one database. What is measured in it is checked at its end.
 type session struct {
 	b    *bench
-	api  *child.Process
+	api  *process.Process
 	conn *pgx.Conn // as owner, for what only the server knows
 	role string    // what the API's statements run as; empty: they are not counted
 
@@ -63,7 +63,7 @@ func (b *bench) session(ctx context.Context, to setup, do func(*session) error) 
 	if s.before, err = countAll(ctx, s.conn); err != nil {
 		return err
 	}
-	if s.api, err = child.Start(ctx, b.dir, "api", b.environment(to, d)...); err != nil {
+	if s.api, err = process.Start(ctx, b.dir, "api", b.environment(to, d)...); err != nil {
 		return err
 	}
 	defer os.Remove(b.dir + "/api.log") // a line for each request

@@ -11,7 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/oncepay/oncepay/internal/child"
+	"github.com/oncepay/oncepay/internal/process"
 )
 
 const (
@@ -101,7 +101,7 @@ func (t *topic) ends(ctx context.Context) (map[int32]int64, error) {
 // await returns when the topic reached its full length, to some ten milliseconds. It asks for the length only: a consumer would take processor time
 // from what is measured. Markers of transactions count, so that it may be longer than there are events; that it no longer grows is part of the
 // answer.
-func (t *topic) await(ctx context.Context, events int, relay *child.Process) (complete time.Time, err error) {
+func (t *topic) await(ctx context.Context, events int, relay *process.Process) (complete time.Time, err error) {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	grown, length := time.Now(), int64(0)

@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/oncepay/oncepay/internal/child"
+	"github.com/oncepay/oncepay/internal/process"
 	"github.com/oncepay/oncepay/internal/traffic"
 )
 
@@ -23,9 +23,9 @@ type instance struct {
 	env  []string
 
 	mu      sync.Mutex
-	process *child.Process // nil: not running
-	killed  bool           // by us
-	ended   []string       // what it said when it ended by itself
+	process *process.Process // nil: not running
+	killed  bool             // by us
+	ended   []string         // what it said when it ended by itself
 }
 
 // restartAfter is longer than the lease, so that the standby takes over and not the killed relay.
@@ -44,9 +44,9 @@ func newInstance(dir, program, name string, env ...string) (*instance, error) {
 }
 
 // run keeps the program running until ctx ends. started is called after each start.
-func (i *instance) run(ctx context.Context, program string, started func(*child.Process)) {
+func (i *instance) run(ctx context.Context, program string, started func(*process.Process)) {
 	for ctx.Err() == nil {
-		p, err := child.Start(ctx, i.dir, program, i.env...)
+		p, err := process.Start(ctx, i.dir, program, i.env...)
 		if err != nil {
 			// Not starting at all is a finding, too.
 			if ctx.Err() == nil {
@@ -75,7 +75,7 @@ func (i *instance) run(ctx context.Context, program string, started func(*child.
 }
 
 // set records what runs, and reports whether we killed what ran before.
-func (i *instance) set(p *child.Process) (killed bool) {
+func (i *instance) set(p *process.Process) (killed bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 

@@ -14,8 +14,8 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/oncepay/oncepay/internal/child"
 	"github.com/oncepay/oncepay/internal/embedded"
+	"github.com/oncepay/oncepay/internal/process"
 	"github.com/oncepay/oncepay/internal/statements"
 	"github.com/oncepay/oncepay/internal/traffic"
 )
@@ -57,7 +57,7 @@ func soak(ctx context.Context, o options, stdout io.Writer) (err error) {
 	defer func() { err = s.tidy(err) }()
 
 	s.say("building api, relay, consumer and oncepay")
-	err = child.Build(ctx, s.dir, []string{"-ldflags=-s -w"}, "api", "relay", "consumer", "oncepay")
+	err = process.Build(ctx, s.dir, []string{"-ldflags=-s -w"}, "api", "relay", "consumer", "oncepay")
 	if err != nil {
 		return err
 	}
@@ -127,9 +127,9 @@ func (s *soaking) start(ctx context.Context, g *errgroup.Group) error {
 		}
 		s.instances = append(s.instances, i)
 
-		up := make(chan *child.Process, 1)
+		up := make(chan *process.Process, 1)
 		g.Go(func() error {
-			i.run(ctx, p.program, func(p *child.Process) {
+			i.run(ctx, p.program, func(p *process.Process) {
 				select {
 				case up <- p:
 				default: // a restart
@@ -139,8 +139,8 @@ func (s *soaking) start(ctx context.Context, g *errgroup.Group) error {
 		})
 
 		select {
-		case process := <-up:
-			s.api = process.Addr // the last one is the API
+		case started := <-up:
+			s.api = started.Addr // the last one is the API
 		case <-time.After(time.Minute):
 			return fmt.Errorf("%s does not start:\n%s", p.name, strings.Join(i.findings(), "\n"))
 		case <-ctx.Done():

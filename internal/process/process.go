@@ -1,6 +1,6 @@
-// Package child runs the programs of this module as child processes, for the demo and for tests
+// Package process runs the programs of this module as child processes, for the demo and for tests
 // that need real programs, signals and crashes.
-package child
+package process
 
 import (
 	"bufio"
