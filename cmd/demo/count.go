@@ -27,12 +27,10 @@ func (d *demo) lookBefore(ctx context.Context, v traffic.View) (err error) {
 // prints what it found. Its error is what is wrong.
 func (d *demo) count(ctx context.Context, l *traffic.Load, v traffic.View) error {
 	d.counted = true
-	d.say("requests have stopped; waiting until every event is relayed and consumed")
+	d.say("requests have stopped; waiting until every event is sent and processed")
 
 	notDrained := v.Drain(ctx, func(c traffic.Counts) {
-		d.say(
-			"backlog %d, lag %d (the partitions of a consumer that was killed wait until its session has ended)",
-			c.Backlog, c.Lag())
+		d.say("still waiting: backlog %d, lag %d", c.Backlog, c.Lag())
 	})
 	// What is missing after the wait is in the report, so count all the same.
 	if ctx.Err() != nil {
@@ -43,8 +41,7 @@ func (d *demo) count(ctx context.Context, l *traffic.Load, v traffic.View) error
 		return err
 	}
 
-	d.say("counting: tables, topics, and what the clients were told")
-	began := time.Now()
+	d.say("counting in the tables, on the topics, and in what the clients were told")
 	// Each killed relay may have two batches repeated: those sent but not yet behind its cursor.
 	report, err := d.compare(ctx, invariant.Sources{
 		History: []string{l.History.Path},
@@ -59,29 +56,39 @@ func (d *demo) count(ctx context.Context, l *traffic.Load, v traffic.View) error
 	report.Payments -= d.before.Payments
 	report.Declined -= d.before.Declined
 	report.Events -= d.before.Events
+	report.PaymentEvents -= d.before.PaymentEvents
 	report.Repeated -= d.before.Repeated
 
-	d.say("counted in %.1f s: %d payments, %d events (sent again: %d), %d attempts of clients (cut off: %d; of these found to have been made: %d)",
-		time.Since(began).Seconds(), report.Payments, report.Events, report.Repeated,
-		report.Exchanges, l.History.Cut.Load(), report.Recovered)
-
+	d.print(d.totals(report, l.History.Cut.Load()))
 	d.mu.Lock()
-	defer d.mu.Unlock()
-	fmt.Fprintln(d.out)
-	if err := report.WriteTable(d.out); err != nil {
+	err = report.WriteTable(d.out)
+	d.mu.Unlock()
+	if err != nil {
 		return fmt.Errorf("print the report: %w", err)
 	}
-	fmt.Fprintln(d.out)
 
 	d.verdict = d.judge(report)
 	err = errors.Join(notDrained, d.objections(report, l.History))
 	if err == nil {
-		fmt.Fprintf(d.out,
-			"done: %d payments under %d kills; nothing lost, nothing doubled, nothing out of order, the books balance\n",
-			report.Payments, len(d.kills))
+		d.print(fmt.Sprintf("\n%d payments, %d kills: nothing lost, nothing doubled, "+
+			"nothing out of order,\nand the books balance.\n", report.Payments, len(d.kills)))
 	}
 
 	return err
+}
+
+// totals says what there was to count, and how the numbers belong together.
+func (d *demo) totals(r invariant.Report, cut int64) string {
+	return fmt.Sprintf(`
+%8d  payments, %d of them declined for lack of money
+%8d  events: %d of payments, the others of accounts and of parcels,
+          which have many events each and so show that the order holds
+%8d  events sent again by the relays that replaced killed ones
+%8d  requests of clients, their repeats included
+%8d  of these were cut off: the connection broke before the answer came;
+          for %d the repeat found the payment
+
+`, r.Payments, r.Declined, r.Events, r.PaymentEvents, r.Repeated, r.Exchanges, cut, r.Recovered)
 }
 
 func (d *demo) compare(ctx context.Context, s invariant.Sources) (invariant.Report, error) {

@@ -43,6 +43,21 @@ func (v victim) String() string {
 	return v.program
 }
 
+// moment is where in its work a program was killed, and aftermath what its restart waits for.
+// Compose kills at any moment.
+var (
+	moment = map[victim]string{
+		{"relay", dropped}:    ", its batch did not reach Kafka",
+		{"relay", landed}:     ", its batch reached Kafka",
+		{program: "consumer"}: ", its offset not committed",
+	}
+	aftermath = map[string]string{
+		"api":      "clients repeat what was cut off",
+		"relay":    "it sends when the old lease ends (3 s)",
+		"consumer": "Kafka waits 10 s for the old one",
+	}
+)
+
 // kill is one that happened.
 type kill struct {
 	victim
@@ -85,7 +100,11 @@ func (d *demo) killOne(ctx context.Context, v victim, l *traffic.Load) error {
 	}
 
 	d.kills = append(d.kills, kill{v, inFlight})
-	d.say("SIGKILL: %s is dead; requests in flight: %d", d.name(v), inFlight)
+	if d.compose {
+		d.say("SIGKILL to %s, %d requests in flight", v.program, inFlight)
+	} else {
+		d.say("SIGKILL to %s, %d requests in flight%s", v.program, inFlight, moment[v])
+	}
 
 	killed := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, restartMax)
@@ -100,20 +119,13 @@ func (d *demo) killOne(ctx context.Context, v victim, l *traffic.Load) error {
 		if n == starts || ctx.Err() != nil {
 			return fmt.Errorf("start %s again: %w", v.program, err)
 		}
-		d.say("%s did not start, once more", v.program)
+		d.say("%s did not start; trying again", v.program)
 		traffic.Pause(ctx, time.Second)
 	}
 
-	d.say("%s runs again after %.1f s", v.program, time.Since(killed).Seconds())
+	d.say("%s runs again after %.1f s; %s", v.program, time.Since(killed).Seconds(),
+		aftermath[v.program])
 	return nil
-}
-
-// name describes the victim as precisely as this stack controls its death.
-func (d *demo) name(v victim) string {
-	if d.compose {
-		return v.program
-	}
-	return v.String()
 }
 
 // awaitInFlight waits up to five seconds for least requests to be in flight. It returns how many

@@ -31,7 +31,10 @@ type local struct {
 
 	postgres *embedded.Postgres
 	kafka    *embedded.Kafka
-	address  string // the API's, the same after a restart
+
+	// A program gets its addresses again when it is restarted.
+	address string            // the API's
+	admin   map[string]string // by program
 
 	mu      sync.Mutex
 	running map[string]*process.Process
@@ -41,7 +44,9 @@ type local struct {
 const database = "oncepay"
 
 func (l *local) open(ctx context.Context) (err error) {
-	l.running, l.ended, l.address = map[string]*process.Process{}, make(chan error, len(programs)), "127.0.0.1:0"
+	l.running, l.ended = map[string]*process.Process{}, make(chan error, len(programs))
+	l.address, l.admin = "127.0.0.1:0", map[string]string{}
+
 	l.say("building api, relay, consumer and oncepay")
 	if err := process.Build(ctx, l.dir, []string{"-ldflags=-s -w"}, append(programs, "oncepay")...); err != nil {
 		return err
@@ -54,12 +59,12 @@ func (l *local) open(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	l.say("Postgres %s runs (%s)", l.postgres.Version(), l.postgres.Origin())
+	l.say("Postgres %s runs: %s", l.postgres.Version(), l.postgres.Origin())
 
 	if l.kafka, err = embedded.StartKafka(ctx, embedded.KafkaOptions{}); err != nil {
 		return err
 	}
-	l.say("Kafka runs (%s)", l.kafka.Origin())
+	l.say("Kafka runs: %s", l.kafka.Origin())
 
 	if err := l.migrate(ctx); err != nil {
 		return err
@@ -70,8 +75,10 @@ func (l *local) open(ctx context.Context) (err error) {
 		if err := l.start(ctx, program); err != nil {
 			return err
 		}
-		l.say("%s runs", program)
+		l.say("%-8s  metrics at http://%s/metrics", program, l.admin[program])
 	}
+
+	l.say("requests go to %s", l.url())
 	return nil
 }
 
@@ -113,11 +120,16 @@ func (l *local) start(ctx context.Context, program string) error {
 		}
 	}
 
+	if admin := l.admin[program]; admin != "" {
+		env = append(env, "ADMIN_ADDR="+admin)
+	}
+
 	p, err := process.Start(ctx, l.dir, program, env...)
 	if err != nil {
 		return err
 	}
-	// Restart the API at the address that the clients already have.
+
+	l.admin[program] = p.Admin
 	if program == "api" {
 		l.address = p.Addr
 	}

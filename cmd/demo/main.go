@@ -27,13 +27,16 @@ func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stder
 
 const usage = `Usage: demo [flags]
 
-Runs Postgres, Kafka, api, relay and consumer on free ports of this machine and sends them requests. Ctrl-C stops the
-requests, waits until every event has arrived, counts what was lost or doubled, and leaves nothing behind; a second Ctrl-C
-does not wait. Postgres is taken from this machine, or fetched once.
+Runs Postgres, Kafka, api, relay and consumer on free ports of this machine and
+sends them requests. Ctrl-C stops the requests, waits until every event has
+arrived, counts what was lost or doubled, and leaves nothing behind; a second
+Ctrl-C does not wait. Postgres is taken from this machine or downloaded once.
 
-With -check it needs no terminal: 20 s of requests as fast as they are answered, SIGKILL to api, relay, consumer and relay with at
-least 50 requests in flight at each, the same count, and as the last line a JSON object. One relay dies with a batch that the broker
-drops, one with a batch that lands. The exit code is 1 when anything is wrong, and when nothing was sent again.
+With -check it needs no terminal: 20 s of requests as fast as they are answered;
+SIGKILL to api, relay, consumer and relay, each with at least 50 requests in
+flight; the same count; and as the last line a JSON object. One relay dies while
+the broker drops its batch, one after the broker has taken it. The exit code is
+1 if anything is wrong or if no killed relay's events were sent again.
 
 Examples:
   go run ./cmd/demo
@@ -86,11 +89,11 @@ func parse(args []string, stdout io.Writer) (o options, done bool, err error) {
 	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	flags.IntVar(&o.rate, "rate", 50,
-		"requests a `second`, up to 10000; 0 = as fast as they are answered, which is what -kill does when nothing is said")
+		"requests a `second`, up to 10000; 0 = as fast as they are\nanswered, the default with -kill")
 	flags.DurationVar(&o.length, "for", 0,
 		"`duration` after which it stops by itself; 0 = at Ctrl-C")
 	flags.BoolVar(&o.kill, "kill", false,
-		"every 4 s SIGKILL the next of api, relay, consumer and relay, and start it again")
+		"every 4 s SIGKILL the next of api, relay, consumer and relay,\nand start it again")
 	flags.BoolVar(&o.check, "check", false,
 		"20 s at full speed, four kills, JSON as the last line")
 	flags.BoolVar(&o.compose, "compose", false,
@@ -238,8 +241,13 @@ func keepLogs(dir string) bool {
 	return kept
 }
 
+// say prints a line with the time. Its text fits into the 73 columns that are left of 80.
 func (d *demo) say(format string, args ...any) {
+	d.print(fmt.Sprintf("%4.0fs  %s\n", time.Since(d.begun).Seconds(), fmt.Sprintf(format, args...)))
+}
+
+func (d *demo) print(text string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	fmt.Fprintf(d.out, "%4.0fs  %s\n", time.Since(d.begun).Seconds(), fmt.Sprintf(format, args...))
+	fmt.Fprint(d.out, text)
 }

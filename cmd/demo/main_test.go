@@ -6,12 +6,14 @@ import (
 	"context"
 	"io"
 	"net/http"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
-// TestTheCurlLinesAnswerAsTheDemoSays does what a visitor does: reads the three lines and pastes them.
+// TestTheCurlLinesAnswerAsTheDemoSays does what a visitor does: pastes what the demo prints.
 func TestTheCurlLinesAnswerAsTheDemoSays(t *testing.T) {
 	t.Parallel()
 	out, in := io.Pipe()
@@ -28,9 +30,12 @@ func TestTheCurlLinesAnswerAsTheDemoSays(t *testing.T) {
 	var curls []answer
 	var all strings.Builder
 	for lines := bufio.NewScanner(out); lines.Scan(); {
+		if width := utf8.RuneCountInString(lines.Text()); width > 80 {
+			t.Errorf("%d columns: %s", width, lines.Text())
+		}
 		all.WriteString(lines.Text() + "\n")
-		if strings.HasPrefix(lines.Text(), "curl ") {
-			curls = append(curls, paste(t, lines.Text()))
+		if amount, is := strings.CutPrefix(lines.Text(), "pay "); is {
+			curls = append(curls, paste(t, all.String(), strings.Fields(amount)[0]))
 		}
 		if len(curls) == 3 {
 			stop() // as Ctrl-C does
@@ -40,7 +45,7 @@ func TestTheCurlLinesAnswerAsTheDemoSays(t *testing.T) {
 		t.Fatalf("exit code %d: %s\n%s", code, stderr.String(), all.String())
 	}
 	if len(curls) != 3 {
-		t.Fatalf("%d curl lines:\n%s", len(curls), all.String())
+		t.Fatalf("%d payments:\n%s", len(curls), all.String())
 	}
 	first, repeat, other := curls[0], curls[1], curls[2]
 	if first.status != http.StatusCreated || first.replayed != "false" {
@@ -63,15 +68,23 @@ type answer struct {
 }
 
 var (
+	exported = regexp.MustCompile(`(?m)^export (\w+)=(?:\\\n)?(.+)$`)
 	address  = regexp.MustCompile(`http://\S+`)
-	headers  = regexp.MustCompile(`-H '([^:]+): ([^']+)'`)
-	jsonBody = regexp.MustCompile(`-d '([^']+)'`)
+	headers  = regexp.MustCompile(`-H ['"]([^:]+): ([^'"]+)['"]`)
+	jsonBody = regexp.MustCompile(`-d '([^']+)'(\d+)'([^']+)'`)
 )
 
-// paste sends what a curl line would send.
-func paste(t *testing.T, line string) answer {
+// paste sends what the shell function pay would send.
+func paste(t *testing.T, text, amount string) answer {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, address.FindString(line), strings.NewReader(jsonBody.FindStringSubmatch(line)[1]))
+	variables := map[string]string{"1": amount}
+	for _, v := range exported.FindAllStringSubmatch(text, -1) {
+		variables[v[1]] = v[2]
+	}
+	_, line, _ := strings.Cut(text, "pay() {")
+	line = os.Expand(line, func(name string) string { return variables[name] })
+	json := strings.Join(jsonBody.FindStringSubmatch(line)[1:], "")
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, address.FindString(line), strings.NewReader(json))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -57,13 +56,64 @@ func (d *demo) show(soft, hard context.Context, l *traffic.Load, v traffic.View)
 	return err
 }
 
-// watch returns when soft ends, a program fails, or all kills of -check are done.
+// legend explains header, row what is below it.
+const (
+	legend = `
+Seven in ten requests are new payments. The others are what clients do as well:
+repeat, hang up, send one key twice, pay without money.
+
+  made       payments, declined ones included
+  replayed   repeats that got the stored answer
+  refused    a key used for something else, too little money, no such account
+  backlog    events in the outbox that the relay has not sent yet
+  lag        events on Kafka that the consumer has not processed yet
+  processed  events that took effect in the consumer's tables
+
+Each payment has one event: first in backlog, then in lag, then in processed.
+
+`
+	header = "       payments/s      made  replayed   refused   backlog      lag  processed\n"
+	row    = "%10.0f %9d %9d %9d %9d %8d %10d"
+
+	rowsPerHeader = 20
+)
+
+const commands = `
+Paste this into another terminal, in this folder:
+
+export ONCEPAY_URL=%s
+export ONCEPAY_TOKEN=\
+%s
+export DATABASE_URL=\
+'%s'
+pay() {
+  curl -i $ONCEPAY_URL/api/v1/payments -H 'Idempotency-Key: my-first' \
+    -H "Authorization: Bearer $ONCEPAY_TOKEN" \
+    -H 'Content-Type: application/json' -d '{
+      "source_account": "%s",
+      "destination_account": "%s",
+      "currency": "USD", "amount_minor": '$1'}'
+}
+
+pay 2500                           # 201: a payment of 25.00 USD
+pay 2500                           # 201: the same answer, and
+                                   # Idempotent-Replayed: true
+pay 9900                           # 422: the key belongs to another payment
+go run ./cmd/oncepay key my-first  # what is stored under the key
+go run ./cmd/oncepay outbox        # what waits for the relay
+
+Ctrl-C stops the requests and counts.
+
+`
+
+// watch prints a line a second. It returns when soft ends, a program fails, or all kills of -check are done.
 func (d *demo) watch(
 	soft, hard context.Context, l *traffic.Load, v traffic.View, killed chan error,
 ) error {
 	line := time.NewTimer(time.Second)
 	defer line.Stop()
 
+	d.print(legend)
 	first := l.First
 	before, err := v.Count(hard)
 	if err != nil {
@@ -72,7 +122,7 @@ func (d *demo) watch(
 
 	at := time.Now()
 
-	for {
+	for rows := 0; ; {
 		select {
 		case <-soft.Done():
 			return nil
@@ -86,9 +136,9 @@ func (d *demo) watch(
 			killed = nil
 		case <-first:
 			first = nil
-			d.say("the first payment is made")
 			if !d.check {
-				d.printCurl()
+				d.printCommands()
+				rows = 0
 			}
 		case <-line.C:
 			began := time.Now()
@@ -97,10 +147,13 @@ func (d *demo) watch(
 				return err
 			}
 
+			if rows%rowsPerHeader == 0 {
+				d.print(header)
+			}
+			rows++
+
 			rate := float64(c.Payments-before.Payments) / began.Sub(at).Seconds()
-			d.say(
-				"%5.0f payments/s  %d in all, %d replays, %d refused  backlog %d  lag %d  consumed %d",
-				rate, c.Payments, l.History.Replays.Load(), l.History.Refused.Load(),
+			d.say(row, rate, c.Payments, l.History.Replays.Load(), l.History.Refused.Load(),
 				c.Backlog, c.Lag(), c.Consumed)
 
 			// Counting must not slow down what it counts: give it at most a twentieth of the time.
@@ -110,37 +163,9 @@ func (d *demo) watch(
 	}
 }
 
-func (d *demo) printCurl() {
-	curl := func(amount int64) string {
-		body, _ := json.Marshal(traffic.Payment{
-			AmountMinor: amount, Currency: "USD",
-			SourceAccount: d.visitor.Accounts[0].ID, DestinationAccount: d.visitor.Accounts[1].ID,
-		}) // a plain struct: cannot fail
-		return fmt.Sprintf(
-			"curl -i %s/api/v1/payments -H 'Authorization: Bearer %s' -H 'Idempotency-Key: my-first' -H 'Content-Type: application/json' -d '%s'",
-			d.stack.url(), d.visitor.Token, body)
-	}
-
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	fmt.Fprintf(d.out, `
-Paste these into another terminal.
-
-A payment (201):
-%s
-
-Its repeat: the same answer, Idempotent-Replayed: true (201):
-%s
-
-The same key with another amount (422):
-%s
-
-Or by hand, in this folder (oncepay -h explains it):
-export DATABASE_URL='%s' ONCEPAY_URL=%s ONCEPAY_TOKEN=%s
-go run ./cmd/oncepay key my-first
-go run ./cmd/oncepay outbox
-
-Ctrl-C stops the requests and counts.
-
-`, curl(2500), curl(2500), curl(9900), d.stack.owner(), d.stack.url(), d.visitor.Token)
+// printCommands prints what a visitor can type. The lines fit into 80 columns, and a shell gets
+// them as they are.
+func (d *demo) printCommands() {
+	d.print(fmt.Sprintf(commands, d.stack.url(), d.visitor.Token, d.stack.owner(),
+		d.visitor.Accounts[0].ID, d.visitor.Accounts[1].ID))
 }

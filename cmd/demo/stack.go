@@ -53,7 +53,7 @@ func (d *demo) prepare(ctx context.Context) error {
 		}
 	}
 
-	d.say("clients and %s accounts with 1,000,000.00 USD each are there", traffic.Accounts)
+	d.say("made clients, and %s accounts with 1,000,000.00 USD each", traffic.Accounts)
 	return nil
 }
 

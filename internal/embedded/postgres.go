@@ -172,7 +172,7 @@ func (p *Postgres) findBinaries(
 ) (string, error) {
 	if !o.Download {
 		if dir, ok := installed(ctx); ok {
-			p.origin = "binaries of this machine at " + dir
+			p.origin = "installed at " + dir
 			return dir, nil
 		}
 	}

@@ -166,7 +166,8 @@ func (c *check) gatherTopics(ctx context.Context) (since *time.Time, err error) 
 }
 
 const totals = `
-SELECT (SELECT count(*) FROM payments), (SELECT count(*) FROM payments WHERE status = 'declined'), (SELECT count(*) FROM outbox_events),
+SELECT (SELECT count(*) FROM payments), (SELECT count(*) FROM payments WHERE status = 'declined'),
+  (SELECT count(*) FROM outbox_events), (SELECT count(*) FROM outbox_events WHERE aggregate_type = 'payments'),
   (SELECT count(*) FROM topic_records),
   (SELECT count(*) FROM exchanges), (SELECT count(*) FROM exchanges WHERE replayed),
   (SELECT count(*) FROM exchanges WHERE code = 'idempotency-key-reused'),
@@ -181,7 +182,7 @@ func (c *check) count(ctx context.Context) error {
 		c.Progress("count all")
 		r := &c.report
 		err := tx.QueryRow(ctx, totals).Scan(
-			&r.Payments, &r.Declined, &r.Events, &r.Records,
+			&r.Payments, &r.Declined, &r.Events, &r.PaymentEvents, &r.Records,
 			&r.Exchanges, &r.Replays, &r.MismatchesRefused, &r.Recovered,
 		)
 		if err != nil {
@@ -213,10 +214,11 @@ func (c *check) count(ctx context.Context) error {
 }
 
 // query is one line of the report. wrong lists what is wrong and returns no rows when all is
-// well; of counts how many were looked at.
+// well; of counts how many units were looked at.
 type query struct {
 	name  string
 	needs source
+	unit  string
 	of    string
 	wrong string
 }
@@ -232,30 +234,30 @@ const (
 
 // queries is in the order of the report.
 var queries = []query{
-	{AcknowledgedMissing, histories, acknowledged, acknowledgedMissing},
-	{NobodyAskedFor, histories, paymentsOfHistory, nobodyAskedFor},
-	{AnswersChanged, histories, keptAnswers, answersChanged},
-	{ReusedKeysAccepted, histories, keptAnswers, reusedKeysAccepted},
-	{RefusedForNothing, histories, refusedAsReused, refusedForNothing},
-	{RepeatsUnmarked, histories, keptAnswers, repeatsUnmarked},
-	{KeysTwice, nothing, paymentsAndAnswers, keysTwice},
-	{AnswersMissing, nothing, paymentsAndAnswersSince, answersMissing},
-	{EventsMissing, nothing, paymentsAndAccountsSince, eventsMissing},
-	{EventsLost, topics, outboxSince, eventsLost},
-	{EventsPhantom, topics, allRecords, eventsPhantom},
-	{EventsChanged, topics, allRecords, eventsChanged},
-	{EventsRepeated, topics, allRecords, eventsRepeated},
-	{EventsOutOfOrder, topics, severalRecords, eventsOutOfOrder},
-	{EffectsLost, topics, consumedRecords, effectsLost},
-	{EffectsPhantom, topics, inboxRows, effectsPhantom},
-	{StatementsWrong, topics, statementRows, statementsWrong},
-	{PaymentsUnbalanced, nothing, allPayments, paymentsUnbalanced},
-	{PaymentsAstray, nothing, allPayments, paymentsAstray},
-	{BalancesWrong, nothing, allAccounts, balancesWrong},
+	{AcknowledgedMissing, histories, "answers", acknowledged, acknowledgedMissing},
+	{NobodyAskedFor, histories, "payments", paymentsOfHistory, nobodyAskedFor},
+	{AnswersChanged, histories, "answers", keptAnswers, answersChanged},
+	{ReusedKeysAccepted, histories, "answers", keptAnswers, reusedKeysAccepted},
+	{RefusedForNothing, histories, "refusals", refusedAsReused, refusedForNothing},
+	{RepeatsUnmarked, histories, "answers", keptAnswers, repeatsUnmarked},
+	{KeysTwice, nothing, "payments and answers", paymentsAndAnswers, keysTwice},
+	{AnswersMissing, nothing, "payments and answers", paymentsAndAnswersSince, answersMissing},
+	{EventsMissing, nothing, "payments and accounts", paymentsAndAccountsSince, eventsMissing},
+	{EventsLost, topics, "events", outboxSince, eventsLost},
+	{EventsPhantom, topics, "records", allRecords, eventsPhantom},
+	{EventsChanged, topics, "records", allRecords, eventsChanged},
+	{EventsRepeated, topics, "records", allRecords, eventsRepeated},
+	{EventsOutOfOrder, topics, "aggregates", severalRecords, eventsOutOfOrder},
+	{EffectsLost, topics, "records", consumedRecords, effectsLost},
+	{EffectsPhantom, topics, "effects", inboxRows, effectsPhantom},
+	{StatementsWrong, topics, "statements", statementRows, statementsWrong},
+	{PaymentsUnbalanced, nothing, "payments", allPayments, paymentsUnbalanced},
+	{PaymentsAstray, nothing, "payments", allPayments, paymentsAstray},
+	{BalancesWrong, nothing, "accounts", allAccounts, balancesWrong},
 }
 
 func (q query) run(ctx context.Context, tx pgx.Tx) (Line, error) {
-	line := Line{Name: q.name}
+	line := Line{Name: q.name, Unit: q.unit}
 	err := tx.QueryRow(ctx, q.sql()).Scan(&line.Wrong, &line.Of, &line.Examples)
 	return line, err
 }

@@ -1,10 +1,10 @@
 package invariant
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
 )
 
 // The lines of a report. doc.go explains each.
@@ -38,6 +38,7 @@ type Report struct {
 
 	// In the tables and on the topics.
 	Payments, Declined, Events, Records int64
+	PaymentEvents                       int64 // of Events; the others are of accounts and other types
 	Repeated                            int64 // records beyond the first of their event
 
 	// In the history.
@@ -50,6 +51,7 @@ type Line struct {
 	Name     string
 	Wrong    int64
 	Of       int64    // how many were looked at; with zero, the line proves nothing
+	Unit     string   // what was looked at, in the plural
 	Examples []string // of what is wrong, at most three
 }
 
@@ -91,28 +93,33 @@ func (l *Line) allow(most int64) {
 	}
 }
 
-// WriteTable writes a line for each invariant: ok, WRONG with examples, or none if there was
-// nothing to look at.
+// WriteTable writes a line for each invariant: ok, WRONG with examples below, or none if there was
+// nothing to look at. The examples aside, it fits into 80 columns.
 func (r Report) WriteTable(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	var b bytes.Buffer
+	const row = "%-5s  %-30s %6d  %8d %s\n"
+	fmt.Fprintf(&b, "%-5s  %-30s %6s  %8s\n", "", "must never happen", "found", "among")
+
 	for _, l := range r.Lines {
-		verdict, examples := "ok", ""
+		verdict := "ok"
 		switch {
 		case l.Wrong > 0:
-			verdict, examples = "WRONG", strings.Join(l.Examples, ", ")
+			verdict = "WRONG"
 		case l.Of == 0:
 			verdict = "none"
 		}
 
-		fmt.Fprintln(t, strings.TrimRight(
-			fmt.Sprintf("%s\t%s\t%d of %d\t%s", verdict, l.Name, l.Wrong, l.Of, examples), "\t"))
+		fmt.Fprintf(&b, row, verdict, l.Name, l.Wrong, l.Of, l.Unit)
+		if len(l.Examples) > 0 {
+			fmt.Fprintf(&b, "       %s\n", strings.Join(l.Examples, ", "))
+		}
 	}
 
 	for _, name := range r.LeftOut {
-		fmt.Fprintf(t, "-\t%s\tnot counted: no source for it\n", name)
+		fmt.Fprintf(&b, "%-5s  %-30s not counted: no source for it\n", "-", name)
 	}
 
-	if err := t.Flush(); err != nil {
+	if _, err := w.Write(b.Bytes()); err != nil {
 		return fmt.Errorf("write report: %w", err)
 	}
 	return nil

@@ -313,9 +313,9 @@ func TestATableShowsWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	r := invariant.Report{
 		Lines: []invariant.Line{
-			{Name: invariant.EventsLost, Of: 12},
-			{Name: invariant.EventsPhantom, Wrong: 2, Of: 12, Examples: []string{"payments partition 1 offset 2", "payments partition 3 offset 4"}},
-			{Name: invariant.EffectsLost},
+			{Name: invariant.EventsLost, Of: 12, Unit: "events"},
+			{Name: invariant.EventsPhantom, Wrong: 2, Of: 12, Unit: "records", Examples: []string{"payments partition 1 offset 2", "payments partition 3 offset 4"}},
+			{Name: invariant.EffectsLost, Unit: "records"},
 		},
 		LeftOut: []string{invariant.AnswersChanged},
 	}
@@ -323,10 +323,12 @@ func TestATableShowsWhatIsWrong(t *testing.T) {
 	if err := r.WriteTable(&table); err != nil {
 		t.Fatal(err)
 	}
-	want := `ok     events lost      0 of 12
-WRONG  phantom events   2 of 12  payments partition 1 offset 2, payments partition 3 offset 4
-none   effects lost     0 of 0
--      answers changed  not counted: no source for it
+	want := `       must never happen               found     among
+ok     events lost                         0        12 events
+WRONG  phantom events                      2        12 records
+       payments partition 1 offset 2, payments partition 3 offset 4
+none   effects lost                        0         0 records
+-      answers changed                not counted: no source for it
 `
 	if diff := cmp.Diff(want, table.String()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -336,7 +338,7 @@ none   effects lost     0 of 0
 func TestAReportNamesTheLinesThatAreWrong(t *testing.T) {
 	t.Parallel()
 	r := invariant.Report{Lines: []invariant.Line{
-		{Name: invariant.EventsLost, Of: 12},
+		{Name: invariant.EventsLost, Of: 12, Unit: "events"},
 		{Name: invariant.EventsPhantom, Wrong: 2, Of: 12},
 		{Name: invariant.BalancesWrong, Wrong: 1, Of: 3},
 	}}
