@@ -90,8 +90,9 @@ compose-demo: ## after `make up`: demo-check against the containers
 clean: ## delete what was built, the linter included
 	rm -rf bin
 
-record: ## make docs/demo.svg, the picture of a terminal in the README, from a run of the demo
-	go run ./tools/record docs/demo.svg go run ./cmd/demo -check
+record: ## make docs/demo.svg, the picture of a terminal in the README, from a run of demo-check
+	mkdir -p bin && go run ./cmd/demo -check >bin/demo.txt
+	awk -f tools/terminal.awk bin/demo.txt >docs/demo.svg
 
 tools: $(LINT) ## build the linter into bin/
 

@@ -123,7 +123,7 @@ func (d *demo) killOne(ctx context.Context, v victim, l *traffic.Load) error {
 		traffic.Pause(ctx, time.Second)
 	}
 
-	d.say("%s runs again after %.1f s; %s", v.program, time.Since(killed).Seconds(),
+	d.say("%s runs again after %s; %s", v.program, time.Since(killed).Round(time.Millisecond),
 		aftermath[v.program])
 	return nil
 }

@@ -65,7 +65,6 @@ var table = map[string]rule{
 	"cmd/oncepay":         {[]string{"internal/*", "migrations"}, []string{pgx, uuid}},
 	"cmd/demo":            {[]string{"internal/*", "migrations"}, nil},
 	"tools/mutants":       {nil, []string{}},
-	"tools/record":        {nil, []string{}},
 	"tools/bench":         {[]string{"internal/*", "migrations"}, []string{pgx, uuid, kgo, "github.com/HdrHistogram/hdrhistogram-go", "golang.org/x/sync"}},
 	"tools/soak":          {[]string{"internal/*", "migrations"}, []string{pgx, uuid, kgo, "github.com/HdrHistogram/hdrhistogram-go", "golang.org/x/sync"}},
 	"test/pgproxy":        {nil, []string{pgx}},
