@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -52,16 +51,16 @@ func (l *local) open(ctx context.Context) (err error) {
 		return err
 	}
 
+	l.say("starting Postgres, which is downloaded once if this machine has none")
 	l.postgres, err = embedded.StartPostgres(ctx, embedded.PostgresOptions{
 		Download: os.Getenv("EMBEDDED_POSTGRES") == "download",
-		Log:      slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	if err != nil {
 		return err
 	}
 	l.say("Postgres %s runs: %s", l.postgres.Version(), l.postgres.Origin())
 
-	if l.kafka, err = embedded.StartKafka(ctx, embedded.KafkaOptions{}); err != nil {
+	if l.kafka, err = embedded.StartKafka(); err != nil {
 		return err
 	}
 	l.say("Kafka runs: %s", l.kafka.Origin())

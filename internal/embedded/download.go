@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	embeddedpostgres "github.com/fergusstrange/embedded-postgres"
@@ -22,9 +22,7 @@ const downloadVersion = "17.11.0"
 // the server as the current user, and Postgres refuses root. An invalid data path, below a file,
 // makes Start stop after unpacking, on every machine; we only need the binaries, and check that
 // they are complete.
-func download(
-	ctx context.Context, dir string, owner *syscall.Credential, log *slog.Logger,
-) (string, error) {
+func download(ctx context.Context, dir string, owner *syscall.Credential) (string, error) {
 	binaries := filepath.Join(dir, "postgres-"+downloadVersion)
 	server := filepath.Join(binaries, "bin", "postgres")
 	if _, err := os.Stat(server); err == nil {
@@ -42,9 +40,16 @@ func download(
 	}
 
 	// The library leaves its log files behind. Remember the others, to remove only the new ones.
-	logs, _ := filepath.Glob(libraryLogs)
-
-	log.InfoContext(ctx, "fetching postgres", slog.String("version", downloadVersion))
+	logs := filepath.Join(os.TempDir(), "embedded_postgres_log*")
+	before, _ := filepath.Glob(logs)
+	defer func() {
+		after, _ := filepath.Glob(logs)
+		for _, name := range after {
+			if !slices.Contains(before, name) {
+				_ = os.Remove(name) // another process of ours may have removed it
+			}
+		}
+	}()
 
 	fetched := make(chan error, 1)
 	go func() {
@@ -52,7 +57,6 @@ func download(
 			Version(downloadVersion).Port(uint32(port)).
 			BinariesPath(binaries).RuntimePath(runtime).DataPath(filepath.Join(file, "data"))).Start()
 	}()
-	defer removeLogs(logs)
 
 	select {
 	case err = <-fetched:
@@ -69,24 +73,6 @@ func download(
 		return "", fmt.Errorf("unpack postgres %s: %w", downloadVersion, err)
 	}
 	return filepath.Dir(server), nil
-}
-
-// libraryLogs matches the files that the library creates for each server and leaves behind.
-var libraryLogs = filepath.Join(os.TempDir(), "embedded_postgres_log*")
-
-// removeLogs removes the logs that are not in before.
-func removeLogs(before []string) {
-	old := map[string]bool{}
-	for _, name := range before {
-		old[name] = true
-	}
-
-	after, _ := filepath.Glob(libraryLogs)
-	for _, name := range after {
-		if !old[name] {
-			_ = os.Remove(name) // another process of ours may have removed it
-		}
-	}
 }
 
 // give makes owner the owner of everything in dir: the user that runs the server also removes its

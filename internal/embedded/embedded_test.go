@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/oncepay/oncepay/internal/embedded"
 )
@@ -142,16 +144,13 @@ func TestDataSurvivesACrashOfTheServerInAGivenDirectory(t *testing.T) {
 
 func TestAPortInUseIsNamedInTheError(t *testing.T) {
 	t.Parallel()
-	k, err := embedded.StartKafka(t.Context(), embedded.KafkaOptions{})
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(k.Stop)
-	var port int
-	if _, err := fmt.Sscanf(k.Brokers()[0], "127.0.0.1:%d", &port); err != nil {
-		t.Fatal(err)
-	}
-	_, err = embedded.StartPostgres(t.Context(), embedded.PostgresOptions{Port: port})
+	defer taken.Close()
+	_, port, _ := net.SplitHostPort(taken.Addr().String())
+	_, err = embedded.StartPostgres(t.Context(), embedded.PostgresOptions{Settings: map[string]string{"port": port}})
 	if err == nil || !strings.Contains(err.Error(), "Address already in use") {
 		t.Errorf("error %v", err)
 	}
@@ -229,41 +228,47 @@ func TestRolesAreMadeByAnyNumberOfCallersAtOnce(t *testing.T) {
 	}
 }
 
-func TestKafkaKeepsItsRecordsInAGivenDirectory(t *testing.T) {
+func TestKafkaDropsWhatIsCaught(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
-	produce(t, dir, "first")
-	if got, want := produce(t, dir, "second"), []string{"first", "second"}; !slices.Equal(got, want) {
-		t.Errorf("read %q, want %q", got, want)
-	}
-}
+	for name, drop := range map[string]bool{"carried out": false, "dropped": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k, err := embedded.StartKafka()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer k.Stop()
+			client, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers()...), kgo.ConsumeTopics("caught"), kgo.DefaultProduceTopic("caught"),
+				kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer client.Close()
+			if _, err := kadm.NewClient(client).CreateTopic(t.Context(), 1, 1, nil, "caught"); err != nil {
+				t.Fatal(err)
+			}
 
-// produce starts a broker, writes a record, reads the whole topic and stops the broker.
-func produce(t *testing.T, dir, text string) []string {
-	t.Helper()
-	k, err := embedded.StartKafka(t.Context(), embedded.KafkaOptions{Dir: dir})
-	if err != nil {
-		t.Fatal(err)
+			asked, caught := 0, 0
+			second := func(kmsg.Request) bool { asked++; return asked == 2 }
+			k.Catch(kmsg.Produce, second, func() bool { caught++; return drop })
+			for _, text := range []string{"first", "second", "third"} {
+				// The client sends a dropped record again.
+				if err := client.ProduceSync(t.Context(), kgo.StringRecord(text)).FirstErr(); err != nil {
+					t.Fatal(err)
+				}
+			}
+
+			var read []string
+			for len(read) < 3 {
+				fetches := client.PollFetches(t.Context())
+				if err := fetches.Err(); err != nil {
+					t.Fatal(err)
+				}
+				fetches.EachRecord(func(r *kgo.Record) { read = append(read, string(r.Value)) })
+			}
+			if want := []string{"first", "second", "third"}; caught != 1 || !slices.Equal(read, want) {
+				t.Errorf("caught %d, read %q, want one and %q", caught, read, want)
+			}
+		})
 	}
-	defer k.Stop()
-	client, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers()...), kgo.ConsumeTopics("kept"), kgo.DefaultProduceTopic("kept"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Close()
-	if _, err := kadm.NewClient(client).CreateTopic(t.Context(), 1, 1, nil, "kept"); err != nil && !strings.Contains(err.Error(), "EXISTS") {
-		t.Fatal(err)
-	}
-	if err := client.ProduceSync(t.Context(), kgo.StringRecord(text)).FirstErr(); err != nil {
-		t.Fatal(err)
-	}
-	var read []string
-	for !slices.Contains(read, text) {
-		fetches := client.PollFetches(t.Context())
-		if err := fetches.Err(); err != nil {
-			t.Fatal(err)
-		}
-		fetches.EachRecord(func(r *kgo.Record) { read = append(read, string(r.Value)) })
-	}
-	return read
 }

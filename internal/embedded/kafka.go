@@ -1,7 +1,6 @@
 package embedded
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"runtime/debug"
@@ -10,25 +9,14 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// KafkaOptions are all optional.
-type KafkaOptions struct {
-	Dir  string // keeps topics, offsets and transactions across restarts; empty: in memory
-	Port int    // 0: a free one
-}
-
-// Kafka is a broker inside this process: one node, with consumer groups and transactions. Topics
-// are created on request only, never by using their names.
+// Kafka is a broker inside this process: one node, with consumer groups and transactions, all in
+// memory. Topics are created on request only, never by using their names.
 type Kafka struct{ cluster *kfake.Cluster }
 
-// StartKafka starts a broker, which is ready when StartKafka returns. The caller stops it.
-func StartKafka(_ context.Context, o KafkaOptions) (*Kafka, error) {
-	opts := []kfake.Opt{kfake.Ports(o.Port)}
-	if o.Dir != "" {
-		// kfake writes without fsync, as Kafka itself does. That is enough to survive a kill.
-		opts = append(opts, kfake.DataDir(o.Dir))
-	}
-
-	cluster, err := kfake.NewCluster(opts...)
+// StartKafka starts a broker on a free port, which is ready when StartKafka returns. The caller
+// stops it.
+func StartKafka() (*Kafka, error) {
+	cluster, err := kfake.NewCluster(kfake.Ports(0))
 	if err != nil {
 		return nil, fmt.Errorf("start kafka: %w", err)
 	}
@@ -74,5 +62,5 @@ func (k *Kafka) Catch(key kmsg.Key, wanted func(kmsg.Request) bool, then func() 
 
 var errDropped = errors.New("dropped")
 
-// Stop closes all connections and writes to Dir what it keeps.
+// Stop closes all connections and forgets everything.
 func (k *Kafka) Stop() { k.cluster.Close() }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net"
 	"net/url"
@@ -25,10 +24,8 @@ type PostgresOptions struct {
 	// given to the server's user.
 	Dir string
 
-	Port     int               // 0: a free one
 	Settings map[string]string // server settings beyond the defaults; fsync is on unless set here
 	Download bool              // do not look for binaries on this machine
-	Log      *slog.Logger
 }
 
 // Postgres is a running server. Its superuser is postgres.
@@ -48,46 +45,24 @@ const startTimeout = time.Minute
 // StartPostgres returns when the server answers. The first start on a machine without Postgres
 // downloads it, about 10 MB. The caller stops the server; ctx bounds the start only.
 func StartPostgres(ctx context.Context, o PostgresOptions) (*Postgres, error) {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-
-	free := o.Port == 0
 	for attempt := 1; ; attempt++ {
-		if free {
-			port, err := freePort()
-			if err != nil {
-				return nil, err
-			}
-			o.Port = port
-		}
-
 		p, err := startPostgres(ctx, o)
 		switch {
 		case err == nil:
 			return p, nil
-		case free && attempt < 3 && strings.Contains(err.Error(), "Address already in use"):
+		case attempt < 3 && strings.Contains(err.Error(), "Address already in use"):
 			// Another program took the free port before the server did. Three times in a row is
 			// no accident.
 		case attempt < 50 && strings.Contains(err.Error(), "pre-existing shared memory block"):
 			// The server that used this directory was killed, and its children are still exiting.
-			if sleep(ctx, 100*time.Millisecond) != nil {
+			select {
+			case <-ctx.Done():
 				return nil, err
+			case <-time.After(100 * time.Millisecond):
 			}
 		default:
 			return nil, err
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-t.C:
-		return nil
 	}
 }
 
@@ -97,7 +72,11 @@ func startPostgres(ctx context.Context, o PostgresOptions) (_ *Postgres, err err
 		return nil, err
 	}
 
-	p := &Postgres{port: o.Port, temporary: o.Dir == ""}
+	p := &Postgres{temporary: o.Dir == ""}
+	if p.port, err = freePort(); err != nil {
+		return nil, err
+	}
+
 	if p.dir, err = makeDir(o.Dir, owner); err != nil {
 		return nil, err
 	}
@@ -118,7 +97,7 @@ func startPostgres(ctx context.Context, o PostgresOptions) (_ *Postgres, err err
 		}
 	}()
 
-	binaries, err := p.findBinaries(ctx, o, owner)
+	binaries, err := p.findBinaries(ctx, o.Download, owner)
 	if err != nil {
 		return nil, err
 	}
@@ -130,13 +109,7 @@ func startPostgres(ctx context.Context, o PostgresOptions) (_ *Postgres, err err
 		return nil, err
 	}
 
-	if err := p.awaitReady(ctx); err != nil {
-		return nil, err
-	}
-
-	o.Log.InfoContext(ctx, "postgres started", slog.String("origin", p.origin),
-		slog.String("version", p.version), slog.Int("port", p.port))
-	return p, nil
+	return p, p.awaitReady(ctx)
 }
 
 // makeDir returns an absolute path without symbolic links: the form in which the server reports
@@ -168,9 +141,9 @@ func makeDir(dir string, owner *syscall.Credential) (string, error) {
 }
 
 func (p *Postgres) findBinaries(
-	ctx context.Context, o PostgresOptions, owner *syscall.Credential,
+	ctx context.Context, fetch bool, owner *syscall.Credential,
 ) (string, error) {
-	if !o.Download {
+	if !fetch {
 		if dir, ok := installed(ctx); ok {
 			p.origin = "installed at " + dir
 			return dir, nil
@@ -178,7 +151,7 @@ func (p *Postgres) findBinaries(
 	}
 
 	p.origin = "embedded-postgres " + downloadVersion + " from Maven Central"
-	return download(ctx, p.dir, owner, o.Log)
+	return download(ctx, p.dir, owner)
 }
 
 func (p *Postgres) flags(settings map[string]string) []string {
@@ -203,11 +176,7 @@ func (p *Postgres) flags(settings map[string]string) []string {
 func (p *Postgres) awaitReady(ctx context.Context) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	for {
-		if ready, err := p.ready(ctx); ready || err != nil {
-			return err
-		}
-
+	for !p.ready(ctx) {
 		select {
 		case <-tick.C:
 		case <-p.guard.ended:
@@ -216,42 +185,29 @@ func (p *Postgres) awaitReady(ctx context.Context) error {
 			return fmt.Errorf("start postgres: %w:\n%s", context.Cause(ctx), p.guard.tail())
 		}
 	}
+	return nil
 }
 
-func (p *Postgres) ready(ctx context.Context) (bool, error) {
+const describe = `
+SELECT current_setting('data_directory'), split_part(current_setting('server_version'), ' ', 1),
+  split_part(pg_read_file('postmaster.pid'), E'\n', 1)::int`
+
+// ready reports whether the server answers. If it never does, its log says why.
+func (p *Postgres) ready(ctx context.Context) bool {
 	// Another program on the port may accept and stay silent.
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 
 	conn, err := pgx.Connect(ctx, p.URL("postgres", "postgres"))
 	if err != nil {
-		return false, nil // not yet; if never, the log says why
+		return false
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 
-	var version, data string
-	if err := conn.QueryRow(ctx,
-		`SELECT current_setting('server_version'), current_setting('data_directory')`,
-	).Scan(&version, &data); err != nil {
-		return false, nil
-	}
-
 	// The data directory tells our server from any other.
-	if data != filepath.Join(p.dir, "data") {
-		return false, nil
-	}
-
-	p.version, _, _ = strings.Cut(version, " ") // "15.14 (Debian …)"
-	pidFile, err := os.ReadFile(filepath.Join(data, "postmaster.pid"))
-	if err != nil {
-		return false, fmt.Errorf("read process id of postgres: %w", err)
-	}
-
-	first, _, _ := strings.Cut(string(pidFile), "\n")
-	if p.pid, err = strconv.Atoi(first); err != nil {
-		return false, fmt.Errorf("read process id of postgres: %w", err)
-	}
-	return true, nil
+	var data string
+	err = conn.QueryRow(ctx, describe).Scan(&data, &p.version, &p.pid)
+	return err == nil && data == filepath.Join(p.dir, "data")
 }
 
 func freePort() (int, error) {

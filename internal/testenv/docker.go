@@ -13,13 +13,13 @@ import (
 	"github.com/testcontainers/testcontainers-go"
 )
 
-func postgresContainer(ctx context.Context, image string) (Server, error) {
+func postgresContainer(ctx context.Context, getenv func(string) string) (Server, error) {
 	cmd := []string{"postgres"}
 	for name, value := range settings {
 		cmd = append(cmd, "-c", name+"="+value)
 	}
 
-	image = cmp.Or(image, "postgres:17")
+	image := cmp.Or(getenv("TEST_POSTGRES_IMAGE"), "postgres:17")
 	c, err := testcontainers.Run(ctx, image,
 		testcontainers.WithEnv(map[string]string{"POSTGRES_HOST_AUTH_METHOD": "trust"}),
 		testcontainers.WithCmd(cmd...),
@@ -42,20 +42,18 @@ func postgresContainer(ctx context.Context, image string) (Server, error) {
 // kafkaContainer starts one node. The broker tells clients its advertised address, so the host's
 // port must be known before the start. The node itself cannot reach that address from inside and
 // uses a listener of its own.
-func kafkaContainer(ctx context.Context, image string) (Server, error) {
-	image = cmp.Or(image, "apache/kafka:4.3.1")
-
-	c, address, err := runKafka(ctx, image)
+func kafkaContainer(ctx context.Context, getenv func(string) string) (Server, error) {
+	c, address, err := runKafka(ctx, getenv)
 	if err != nil {
 		return Server{}, err
 	}
-
-	return Server{Address: address, Name: "container of " + image, stop: terminate(c)}, nil
+	return Server{Address: address, Name: "container of " + c.Image, stop: terminate(c)}, nil
 }
 
 func runKafka(
-	ctx context.Context, image string, more ...testcontainers.ContainerCustomizer,
+	ctx context.Context, getenv func(string) string, more ...testcontainers.ContainerCustomizer,
 ) (c *testcontainers.DockerContainer, address string, err error) {
+	image := cmp.Or(getenv("TEST_KAFKA_IMAGE"), "apache/kafka:4.3.1")
 	address, port, err := freeAddress(ctx)
 	if err != nil {
 		return nil, "", err
@@ -104,6 +102,9 @@ func freeAddress(ctx context.Context) (address, port string, err error) {
 	host, err := provider.DaemonHost(ctx)
 	if err != nil {
 		return "", "", fmt.Errorf("find Docker's host: %w", err)
+	}
+	if host == "localhost" {
+		host = "127.0.0.1" // which the certificate of a secure broker names
 	}
 
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -2,32 +2,25 @@ package testenv
 
 import (
 	"bytes"
-	"cmp"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
-	"math/big"
-	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/testcontainers/testcontainers-go"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 )
 
@@ -42,9 +35,9 @@ type SecureKafka struct {
 	password string
 }
 
-// StartSecureKafka starts Apache Kafka if TEST_SERVERS is docker, otherwise kfake. setup creates
-// topics and permissions, as an operator types it: lines of kafka-topics.sh and kafka-acls.sh.
-func StartSecureKafka(t testing.TB, users []string, setup string) SecureKafka {
+// StartSecureKafka starts Apache Kafka if TEST_SERVERS is docker, otherwise kfake. The client is a
+// superuser's.
+func StartSecureKafka(t testing.TB, users ...string) (SecureKafka, *kgo.Client) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
 	defer cancel()
@@ -54,39 +47,39 @@ func StartSecureKafka(t testing.TB, users []string, setup string) SecureKafka {
 		password: "secret-" + strings.ToLower(rand.Text()),
 	}
 
-	ca, server := certificates(t)
-	if err := os.WriteFile(s.CAFile, ca, 0o600); err != nil {
+	// The server's certificate is net/http/httptest's: for 127.0.0.1, and its own authority.
+	server := httptest.NewTLSServer(nil)
+	defer server.Close()
+	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+	if err := os.WriteFile(s.CAFile, certificate, 0o600); err != nil {
 		t.Fatal(err)
 	}
 
 	if os.Getenv("TEST_SERVERS") == "docker" {
-		s.startContainer(ctx, t, users, server)
+		s.startContainer(ctx, t, users, server.TLS.Certificates[0].PrivateKey, certificate)
 	} else {
-		s.startFake(t, users, server)
+		s.startFake(t, users, server.TLS)
 	}
 
-	// As admin, create the users' SCRAM credentials, topics and permissions.
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(ca)
+	trust := server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
 	client, err := kgo.NewClient(
 		kgo.SeedBrokers(s.Brokers),
-		kgo.DialTLSConfig(&tls.Config{RootCAs: pool}),
+		kgo.DialTLSConfig(&tls.Config{RootCAs: trust}),
 		kgo.SASL(plain.Auth{User: "admin", Pass: s.password}.AsMechanism()),
 	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer client.Close()
+	t.Cleanup(client.Close)
 
 	if err := retry(ctx, client.Ping); err != nil {
 		t.Fatal(err)
 	}
 
-	admin := kadm.NewClient(client)
 	for _, user := range users {
 		// A request may name a user once, so each mechanism takes one.
 		for _, mechanism := range []kadm.ScramMechanism{kadm.ScramSha256, kadm.ScramSha512} {
-			made, err := admin.AlterUserSCRAMs(ctx, nil, []kadm.UpsertSCRAM{
+			made, err := kadm.NewClient(client).AlterUserSCRAMs(ctx, nil, []kadm.UpsertSCRAM{
 				{User: user, Mechanism: mechanism, Iterations: 4096, Password: s.password},
 			})
 			if err = errors.Join(err, made.Error()); err != nil {
@@ -95,63 +88,19 @@ func StartSecureKafka(t testing.TB, users []string, setup string) SecureKafka {
 		}
 	}
 
-	// A backslash continues a line, as in a shell.
-	for line := range strings.Lines(strings.ReplaceAll(setup, "\\\n", " ")) {
-		if err := run(ctx, admin, strings.Fields(line)); err != nil {
-			t.Fatalf("%s: %v", line, err)
-		}
-	}
-
-	return s
-}
-
-// run does what a command line of Kafka's own tools would do.
-func run(ctx context.Context, admin *kadm.Client, line []string) error {
-	// A flag may be repeated, as --operation is.
-	flags := map[string][]string{}
-	for i := 0; i+1 < len(line); i++ {
-		if name, is := strings.CutPrefix(line[i], "--"); is {
-			flags[name] = append(flags[name], line[i+1])
-		}
-	}
-
-	switch {
-	case len(line) == 0:
-		return nil
-	case line[0] == "kafka-topics.sh":
-		partitions, err := strconv.Atoi(flags["partitions"][0])
-		if err == nil {
-			_, err = admin.CreateTopic(ctx, int32(partitions), 1, nil, flags["topic"][0])
-		}
-		return err
-	case line[0] == "kafka-acls.sh":
-		var operations []kadm.ACLOperation
-		for _, name := range flags["operation"] {
-			operation, err := kmsg.ParseACLOperation(name)
-			if err != nil {
-				return err
-			}
-			operations = append(operations, operation)
-		}
-
-		acls := kadm.NewACLs().Allow(flags["allow-principal"]...).AllowHosts("*").
-			ResourcePatternType(kadm.ACLPatternLiteral).Operations(operations...).
-			MaybeTopics(flags["topic"]...).MaybeGroups(flags["group"]...).
-			MaybeTransactionalIDs(flags["transactional-id"]...)
-
-		made, err := admin.CreateACLs(ctx, acls)
-		for _, one := range made {
-			err = errors.Join(err, one.Err)
-		}
-		return err
-	}
-	return errors.New("unknown")
+	return s, client
 }
 
 func (s *SecureKafka) startContainer(
-	ctx context.Context, t testing.TB, users []string, server []byte,
+	ctx context.Context, t testing.TB, users []string, key any, certificate []byte,
 ) {
 	t.Helper()
+	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	keyStore := append(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}), certificate...)
+
 	logins := "org.apache.kafka.common.security.plain.PlainLoginModule required"
 	for _, user := range append(users, "admin") {
 		logins += fmt.Sprintf(" user_%s=%q", user, s.password)
@@ -159,9 +108,9 @@ func (s *SecureKafka) startContainer(
 	const scram = "org.apache.kafka.common.security.scram.ScramLoginModule required;"
 
 	// PLAIN's users are in the configuration; SCRAM's are created by StartSecureKafka.
-	c, address, err := runKafka(ctx, cmp.Or(os.Getenv("TEST_KAFKA_IMAGE"), "apache/kafka:4.3.1"),
+	c, address, err := runKafka(ctx, os.Getenv,
 		testcontainers.WithFiles(testcontainers.ContainerFile{
-			Reader: bytes.NewReader(server), ContainerFilePath: "/tmp/server.pem", FileMode: 0o644,
+			Reader: bytes.NewReader(keyStore), ContainerFilePath: "/tmp/server.pem", FileMode: 0o644,
 		}),
 		testcontainers.WithEnv(map[string]string{
 			"KAFKA_LISTENER_SECURITY_PROTOCOL_MAP":                          "CLIENT:SASL_SSL,INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT",
@@ -188,17 +137,12 @@ func (s *SecureKafka) startContainer(
 	})
 }
 
-func (s *SecureKafka) startFake(t testing.TB, users []string, server []byte) {
+func (s *SecureKafka) startFake(t testing.TB, users []string, config *tls.Config) {
 	t.Helper()
-	pair, err := tls.X509KeyPair(server, server)
-	if err != nil {
-		t.Fatal(err)
-	}
-
 	opts := []kfake.Opt{
 		kfake.NumBrokers(1), kfake.EnableSASL(), kfake.EnableACLs(),
 		kfake.Superuser("PLAIN", "admin", s.password),
-		kfake.TLS(&tls.Config{Certificates: []tls.Certificate{pair}}),
+		kfake.TLS(&tls.Config{Certificates: config.Certificates}),
 	}
 	for _, user := range users {
 		opts = append(opts, kfake.User("PLAIN", user, s.password))
@@ -226,53 +170,4 @@ func (s SecureKafka) Env(t testing.TB, mechanism, user string) []string {
 		"KAFKA_SASL_MECHANISM=" + mechanism,
 		"KAFKA_USERNAME=" + user, "KAFKA_PASSWORD_FILE=" + file,
 	}
-}
-
-// certificates makes an authority, and a server's key and a certificate signed by it, all in PEM.
-func certificates(t testing.TB) (ca, server []byte) {
-	t.Helper()
-	fatal := func(err error) {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-
-	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	fatal(err)
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	fatal(err)
-
-	authority := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test authority"},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
-	}
-
-	caDER, err := x509.CreateCertificate(rand.Reader, authority, authority, &caKey.PublicKey, caKey)
-	fatal(err)
-
-	// Clients reach the server by the loopback addresses and, in a container, by the engine's host.
-	host := cmp.Or(os.Getenv("TESTCONTAINERS_HOST_OVERRIDE"), "localhost")
-
-	leaf := &x509.Certificate{
-		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "kafka"},
-		NotBefore: authority.NotBefore, NotAfter: authority.NotAfter,
-		KeyUsage: x509.KeyUsageDigitalSignature, DNSNames: []string{host},
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback},
-	}
-	if ip := net.ParseIP(host); ip != nil {
-		leaf.DNSNames, leaf.IPAddresses = nil, append(leaf.IPAddresses, ip)
-	}
-
-	der, err := x509.CreateCertificate(rand.Reader, leaf, authority, &key.PublicKey, caKey)
-	fatal(err)
-
-	pkcs8, err := x509.MarshalPKCS8PrivateKey(key)
-	fatal(err)
-
-	ca = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: caDER})
-	server = append(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: pkcs8}),
-		pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
-	return ca, server
 }

@@ -45,53 +45,86 @@ var settings = map[string]string{
 	"max_connections": "300", "max_prepared_transactions": "10",
 }
 
+// kind is what differs between the two servers.
+type kind struct {
+	name     string
+	variable string // names a running one
+	docker   func(ctx context.Context, getenv func(string) string) (Server, error)
+	embedded func(ctx context.Context, getenv func(string) string) (Server, error)
+
+	// reach waits until a server that was just started answers, and returns its version if it
+	// tells it.
+	reach func(ctx context.Context, address string) (version string, err error)
+}
+
 // StartPostgres finds or starts a Postgres by the rules of the package comment. The caller
 // stops it.
-func StartPostgres(ctx context.Context, getenv func(string) string) (s Server, err error) {
+func StartPostgres(ctx context.Context, getenv func(string) string) (Server, error) {
+	return start(ctx, getenv, kind{
+		"Postgres", "TEST_DATABASE_URL", postgresContainer, embeddedPostgres, reachPostgres,
+	})
+}
+
+// StartBroker finds or starts a Kafka by the rules of the package comment. The caller stops it.
+func StartBroker(ctx context.Context, getenv func(string) string) (Server, error) {
+	return start(ctx, getenv, kind{
+		"Kafka", "TEST_KAFKA_BROKERS", kafkaContainer, embeddedKafka, reachKafka,
+	})
+}
+
+func start(ctx context.Context, getenv func(string) string, k kind) (s Server, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 
-	switch {
-	case getenv("TEST_DATABASE_URL") != "":
-		s = Server{Address: getenv("TEST_DATABASE_URL"), Name: "the one of TEST_DATABASE_URL"}
+	switch servers := getenv("TEST_SERVERS"); {
+	case getenv(k.variable) != "":
+		s = Server{Address: getenv(k.variable), Name: "the one of " + k.variable}
 		ctx, cancel = context.WithTimeout(ctx, findTimeout)
 		defer cancel()
-	case getenv("TEST_SERVERS") == "docker":
-		s, err = postgresContainer(ctx, getenv("TEST_POSTGRES_IMAGE"))
-	case getenv("TEST_SERVERS") == "":
-		s, err = embeddedPostgres(ctx, getenv("EMBEDDED_POSTGRES") == "download")
+	case servers == "docker":
+		s, err = k.docker(ctx, getenv)
+	case servers == "":
+		s, err = k.embedded(ctx, getenv)
 	default:
-		err = fmt.Errorf("TEST_SERVERS is %q, must be docker or empty", getenv("TEST_SERVERS"))
+		err = fmt.Errorf("TEST_SERVERS is %q, must be docker or empty", servers)
 	}
 	if err != nil {
-		return Server{}, fmt.Errorf("start Postgres for tests: %w", err)
+		return Server{}, fmt.Errorf("start %s for tests: %w", k.name, err)
 	}
 
 	// A container accepts connections before its server is ready.
-	version, err := serverVersion(ctx, s.Address)
+	version, err := k.reach(ctx, s.Address)
 	if err != nil {
 		return Server{}, errors.Join(
-			fmt.Errorf("reach Postgres for tests (%s): %w", s.Name, err),
+			fmt.Errorf("reach %s for tests (%s): %w", k.name, s.Name, err),
 			s.Stop(context.WithoutCancel(ctx)))
 	}
 
-	s.Name = "Postgres " + version + ", " + s.Name
+	s.Name = k.name + version + ", " + s.Name
 	return s, nil
 }
 
-func embeddedPostgres(ctx context.Context, download bool) (Server, error) {
+func embeddedPostgres(ctx context.Context, getenv func(string) string) (Server, error) {
 	p, err := embedded.StartPostgres(ctx, embedded.PostgresOptions{
-		Settings: settings, Download: download,
+		Settings: settings, Download: getenv("EMBEDDED_POSTGRES") == "download",
 	})
 	if err != nil {
 		return Server{}, err
 	}
-
 	return Server{Address: p.URL("postgres", "postgres"), Name: p.Origin(), stop: p.Stop}, nil
 }
 
-// serverVersion waits until a server that was just started answers, and returns its version.
-func serverVersion(ctx context.Context, url string) (version string, err error) {
+func embeddedKafka(context.Context, func(string) string) (Server, error) {
+	k, err := embedded.StartKafka()
+	if err != nil {
+		return Server{}, err
+	}
+
+	stop := func(context.Context) error { k.Stop(); return nil }
+	return Server{Address: strings.Join(k.Brokers(), ","), Name: k.Origin(), stop: stop}, nil
+}
+
+func reachPostgres(ctx context.Context, url string) (version string, err error) {
 	err = retry(ctx, func(ctx context.Context) error {
 		conn, err := pgx.Connect(ctx, url)
 		if err != nil {
@@ -99,61 +132,21 @@ func serverVersion(ctx context.Context, url string) (version string, err error) 
 		}
 		defer conn.Close(context.WithoutCancel(ctx))
 
-		return conn.QueryRow(ctx, "SELECT split_part(current_setting('server_version'), ' ', 1)").Scan(&version)
+		version, _, _ = strings.Cut(conn.PgConn().ParameterStatus("server_version"), " ")
+		version = " " + version
+		return nil
 	})
 	return version, err
 }
 
-// StartBroker finds or starts a Kafka by the rules of the package comment. The caller stops it.
-func StartBroker(ctx context.Context, getenv func(string) string) (s Server, err error) {
-	ctx, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-
-	switch {
-	case getenv("TEST_KAFKA_BROKERS") != "":
-		s = Server{Address: getenv("TEST_KAFKA_BROKERS"), Name: "the one of TEST_KAFKA_BROKERS"}
-		ctx, cancel = context.WithTimeout(ctx, findTimeout)
-		defer cancel()
-	case getenv("TEST_SERVERS") == "docker":
-		s, err = kafkaContainer(ctx, getenv("TEST_KAFKA_IMAGE"))
-	case getenv("TEST_SERVERS") == "":
-		s, err = embeddedKafka(ctx)
-	default:
-		err = fmt.Errorf("TEST_SERVERS is %q, must be docker or empty", getenv("TEST_SERVERS"))
-	}
+func reachKafka(ctx context.Context, brokers string) (version string, err error) {
+	client, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(brokers, ",")...))
 	if err != nil {
-		return Server{}, fmt.Errorf("start Kafka for tests: %w", err)
-	}
-
-	if err := pingKafka(ctx, strings.Split(s.Address, ",")); err != nil {
-		return Server{}, errors.Join(
-			fmt.Errorf("reach Kafka for tests (%s): %w", s.Name, err),
-			s.Stop(context.WithoutCancel(ctx)))
-	}
-
-	s.Name = "Kafka, " + s.Name
-	return s, nil
-}
-
-func embeddedKafka(ctx context.Context) (Server, error) {
-	k, err := embedded.StartKafka(ctx, embedded.KafkaOptions{})
-	if err != nil {
-		return Server{}, err
-	}
-
-	stop := func(context.Context) error { k.Stop(); return nil }
-
-	return Server{Address: strings.Join(k.Brokers(), ","), Name: k.Origin(), stop: stop}, nil
-}
-
-func pingKafka(ctx context.Context, brokers []string) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...))
-	if err != nil {
-		return err
+		return "", err
 	}
 	defer client.Close()
 
-	return retry(ctx, client.Ping)
+	return "", retry(ctx, client.Ping)
 }
 
 // retry repeats attempt until it succeeds or ctx ends. It then returns the last error that is not

@@ -2,12 +2,18 @@ package e2e
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/oncepay/oncepay/internal/testenv"
 )
@@ -27,13 +33,63 @@ func operatorsLines(t *testing.T) string {
 			lines.WriteString(command)
 		}
 	}
-	return lines.String()
+	// A backslash continues a line, as in a shell.
+	return strings.ReplaceAll(lines.String(), "\\\n", " ")
+}
+
+// run does what an operator's command line would do.
+func run(ctx context.Context, admin *kadm.Client, line []string) error {
+	// A flag may be repeated, as --operation is.
+	flags := map[string][]string{}
+	for i := 0; i+1 < len(line); i++ {
+		if name, is := strings.CutPrefix(line[i], "--"); is {
+			flags[name] = append(flags[name], line[i+1])
+		}
+	}
+
+	switch {
+	case len(line) == 0:
+		return nil
+	case line[0] == "kafka-topics.sh":
+		partitions, err := strconv.Atoi(flags["partitions"][0])
+		if err == nil {
+			_, err = admin.CreateTopic(ctx, int32(partitions), 1, nil, flags["topic"][0])
+		}
+		return err
+	case line[0] == "kafka-acls.sh":
+		var operations []kadm.ACLOperation
+		for _, name := range flags["operation"] {
+			operation, err := kmsg.ParseACLOperation(name)
+			if err != nil {
+				return err
+			}
+			operations = append(operations, operation)
+		}
+
+		acls := kadm.NewACLs().Allow(flags["allow-principal"]...).AllowHosts("*").
+			ResourcePatternType(kadm.ACLPatternLiteral).Operations(operations...).
+			MaybeTopics(flags["topic"]...).MaybeGroups(flags["group"]...).
+			MaybeTransactionalIDs(flags["transactional-id"]...)
+
+		made, err := admin.CreateACLs(ctx, acls)
+		for _, one := range made {
+			err = errors.Join(err, one.Err)
+		}
+		return err
+	}
+	return errors.New("unknown")
 }
 
 // TestLogInToKafka: with no more rights than docs/operating.md gives, over TLS.
 func TestLogInToKafka(t *testing.T) {
 	t.Parallel()
-	kafka := testenv.StartSecureKafka(t, []string{"relay", "consumer"}, operatorsLines(t))
+	kafka, admin := testenv.StartSecureKafka(t, "relay", "consumer")
+	for line := range strings.Lines(operatorsLines(t)) {
+		if err := run(t.Context(), kadm.NewClient(admin), strings.Fields(line)); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+	}
+
 	deliveries := []string{"at-least-once", "exactly-once", "at-least-once"}
 	for i, mechanism := range testenv.Mechanisms {
 		t.Run(mechanism, func(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -90,7 +89,7 @@ func (s *server) open(ctx context.Context, accounts int) error {
 
 // start starts a server with a database that has our schema.
 func (s *server) start(ctx context.Context) error {
-	options := embedded.PostgresOptions{Settings: settings, Log: slog.New(slog.DiscardHandler)}
+	options := embedded.PostgresOptions{Settings: settings}
 	var err error
 	s.own, err = embedded.StartPostgres(ctx, options)
 	if err != nil && strings.Contains(err.Error(), "pg_stat_statements") { // it comes in a package of its own

@@ -71,7 +71,7 @@ func soak(ctx context.Context, o options, stdout io.Writer) (err error) {
 		s.cluster.primary.Origin())
 
 	if s.brokers = strings.Split(os.Getenv("KAFKA_BROKERS"), ","); s.brokers[0] == "" {
-		kafka, err := embedded.StartKafka(ctx, embedded.KafkaOptions{})
+		kafka, err := embedded.StartKafka()
 		if err != nil {
 			return err
 		}
