@@ -1,46 +1,29 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"os/exec"
-	"path/filepath"
 	"strings"
 )
 
 // compose is the service as `make up` runs it. The demo kills its containers but leaves it running.
 type compose struct {
-	say  func(format string, args ...any)
-	root string // of the checkout, which holds docker-compose.yml
-
+	say        func(format string, args ...any)
 	containers map[string]string // ID by program; restarting a container keeps its ID
 }
 
 func (c *compose) open(ctx context.Context) error {
-	// Docker Compose must run in the checkout, wherever in it the demo was started.
-	module, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
-	if err != nil {
-		return errors.New("find the checkout: Go is not installed")
-	}
-
-	c.root = filepath.Dir(strings.TrimSpace(string(module)))
-	out, err := c.docker(ctx, "compose", "ps", "--services", "--status", "running")
-	if err != nil {
-		return err
-	}
-
 	c.containers = map[string]string{}
-	for _, program := range programs {
-		if !strings.Contains("\n"+string(out), "\n"+program+"\n") {
-			return errors.New(program + " does not run in Docker: `make up` starts it")
-		}
-
-		id, err := c.docker(ctx, "compose", "ps", "--quiet", program)
+	for _, name := range programs {
+		id, err := c.docker(ctx, "compose", "ps", "--quiet", "--status", "running", name)
 		if err != nil {
 			return err
 		}
-		c.containers[program] = strings.TrimSpace(string(id))
+		if len(id) == 0 {
+			return errors.New(name + " does not run in Docker: `make up` starts it")
+		}
+		c.containers[name] = strings.TrimSpace(string(id))
 	}
 
 	c.say("api, relay and consumer run in Docker; their metrics are at")
@@ -56,9 +39,9 @@ func (c *compose) kill(ctx context.Context, v victim) error {
 	return err
 }
 
-func (c *compose) start(ctx context.Context, program string) error {
+func (c *compose) start(ctx context.Context, name string) error {
 	_, err := c.docker(ctx, "compose", "up",
-		"--detach", "--wait", "--no-deps", "--no-recreate", program)
+		"--detach", "--wait", "--no-deps", "--no-recreate", name)
 	return err
 }
 
@@ -69,16 +52,7 @@ func (c *compose) oncepay(ctx context.Context, args ...string) ([]byte, error) {
 }
 
 func (c *compose) docker(ctx context.Context, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "docker", args...)
-	cmd.Dir = c.root
-	var stderr bytes.Buffer
-	cmd.Stderr = &stderr
-
-	out, err := cmd.Output()
-	if err != nil {
-		return nil, said("docker "+strings.Join(args[:2], " "), err, stderr.Bytes())
-	}
-	return out, nil
+	return output(exec.CommandContext(ctx, "docker", args...))
 }
 
 func (c *compose) close() {}

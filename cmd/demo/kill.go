@@ -43,8 +43,7 @@ func (v victim) String() string {
 	return v.program
 }
 
-// moment is where in its work a program was killed, and aftermath what its restart waits for.
-// Compose kills at any moment.
+// moment is where in its work local kills a program, and aftermath what its restart waits for.
 var (
 	moment = map[victim]string{
 		{"relay", dropped}:    ", its batch did not reach Kafka",
@@ -72,17 +71,11 @@ func (d *demo) killInTurn(soft, hard context.Context, l *traffic.Load) error {
 	}
 
 	for n := 0; ; n++ {
-		pause := time.NewTimer(killEvery)
-		select {
-		case <-soft.Done():
-			pause.Stop()
+		traffic.Pause(soft, killEvery)
+		if soft.Err() != nil || d.check && n == len(victims) {
 			return nil
-		case <-pause.C:
 		}
 
-		if d.check && n == len(victims) {
-			return nil
-		}
 		if err := d.killOne(hard, victims[n%len(victims)], l); err != nil {
 			return err
 		}
@@ -100,11 +93,11 @@ func (d *demo) killOne(ctx context.Context, v victim, l *traffic.Load) error {
 	}
 
 	d.kills = append(d.kills, kill{v, inFlight})
+	when := moment[v]
 	if d.compose {
-		d.say("SIGKILL to %s, %d requests in flight", v.program, inFlight)
-	} else {
-		d.say("SIGKILL to %s, %d requests in flight%s", v.program, inFlight, moment[v])
+		when = "" // any moment
 	}
+	d.say("SIGKILL to %s, %d requests in flight%s", v.program, inFlight, when)
 
 	killed := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, restartMax)
@@ -134,19 +127,10 @@ func awaitInFlight(ctx context.Context, l *traffic.Load, least int64) int64 {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-
-	for {
-		n := l.InFlight()
-		if n >= least {
-			return n
-		}
-
-		select {
-		case <-ctx.Done():
-			return n
-		case <-tick.C:
-		}
+	n := l.InFlight()
+	for n < least && ctx.Err() == nil {
+		traffic.Pause(ctx, time.Millisecond)
+		n = l.InFlight()
 	}
+	return n
 }

@@ -106,7 +106,8 @@ Ctrl-C stops the requests and counts.
 
 `
 
-// watch prints a line a second. It returns when soft ends, a program fails, or all kills of -check are done.
+// watch prints a line a second. It returns when soft ends, a program fails, or all kills of -check
+// are done.
 func (d *demo) watch(
 	soft, hard context.Context, l *traffic.Load, v traffic.View, killed chan error,
 ) error {

@@ -3,7 +3,10 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"os/exec"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -57,7 +60,12 @@ func (d *demo) prepare(ctx context.Context) error {
 	return nil
 }
 
-// said wraps the error of a command with what it wrote to standard error.
-func said(what string, err error, stderr []byte) error {
-	return fmt.Errorf("%s: %w\n%s", what, err, bytes.TrimSpace(stderr))
+// output runs a command and returns what it prints. The error has what it wrote to standard error.
+func output(cmd *exec.Cmd) ([]byte, error) {
+	out, err := cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		return nil, fmt.Errorf("%s: %w\n%s", strings.Join(cmd.Args[:2], " "), err, bytes.TrimSpace(exit.Stderr))
+	}
+	return out, err
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -41,12 +42,20 @@ func (k *Kafka) Origin() string {
 	return "kfake in this process"
 }
 
-// Catch calls then when the next wanted request of that key has arrived and before it takes
-// effect. Afterwards the request is carried out, or, if then returns true, dropped as by a broker
-// that died.
-func (k *Kafka) Catch(key kmsg.Key, wanted func(kmsg.Request) bool, then func() (drop bool)) {
+// Catch calls then when the next request of that key has arrived and before it takes effect; a
+// Produce request counts if it is for topic. Afterwards the request is carried out, or, if then
+// returns true, dropped as by a broker that died.
+func (k *Kafka) Catch(key kmsg.Key, topic string, then func() (drop bool)) {
+	// A Produce request names its topics by ID.
+	var id [16]byte
+	if info := k.cluster.TopicInfo(topic); info != nil {
+		id = info.TopicID
+	}
+	wanted := func(t kmsg.ProduceRequestTopic) bool { return t.TopicID == id }
+
 	k.cluster.ControlKey(key.Int16(), func(r kmsg.Request) (kmsg.Response, error, bool) {
-		if !wanted(r) {
+		produce, is := r.(*kmsg.ProduceRequest)
+		if is && !slices.ContainsFunc(produce.Topics, wanted) {
 			return nil, nil, false
 		}
 
