@@ -43,7 +43,8 @@ func (v victim) String() string {
 	return v.program
 }
 
-// moment is where in its work local kills a program, and aftermath what its restart waits for.
+// moment is where in its work a program of local is killed, and aftermath what is not over when it
+// runs again.
 var (
 	moment = map[victim]string{
 		{"relay", dropped}:    ", its batch did not reach Kafka",
@@ -51,9 +52,9 @@ var (
 		{program: "consumer"}: ", its offset not committed",
 	}
 	aftermath = map[string]string{
-		"api":      "clients repeat what was cut off",
-		"relay":    "it sends when the old lease ends (3 s)",
-		"consumer": "Kafka waits 10 s for the old one",
+		"api":      "; clients repeat what was cut off",
+		"relay":    "; it sends when the old lease ends (3 s)",
+		"consumer": "; Kafka waits 10 s for the old one",
 	}
 )
 
@@ -93,9 +94,9 @@ func (d *demo) killOne(ctx context.Context, v victim, l *traffic.Load) error {
 	}
 
 	d.kills = append(d.kills, kill{v, inFlight})
-	when := moment[v]
+	when, after := moment[v], aftermath[v.program]
 	if d.compose {
-		when = "" // any moment
+		when, after = "", "" // at any moment, and it takes seconds to be healthy again
 	}
 	d.say("SIGKILL to %s, %d requests in flight%s", v.program, inFlight, when)
 
@@ -116,8 +117,7 @@ func (d *demo) killOne(ctx context.Context, v victim, l *traffic.Load) error {
 		traffic.Pause(ctx, time.Second)
 	}
 
-	d.say("%s runs again after %s; %s", v.program, time.Since(killed).Round(time.Millisecond),
-		aftermath[v.program])
+	d.say("%s runs again after %s%s", v.program, time.Since(killed).Round(time.Millisecond), after)
 	return nil
 }
 

@@ -1,4 +1,5 @@
-// Package pgproxy stands between a program and its Postgres and decides what becomes of each COMMIT. For tests only.
+// Package pgproxy is a proxy in front of Postgres that decides the fate of each COMMIT. For tests
+// only.
 package pgproxy
 
 import (
@@ -16,19 +17,19 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Fate is what becomes of a COMMIT.
+// Fate is what happens to a COMMIT.
 type Fate int
 
-// The fates. But for the first, they end the connection.
+// All fates but the first end the connection.
 const (
-	Pass        Fate = iota // it is done and answered
-	LoseReply               // it is done, and then the connection breaks: the client does not hear of it
-	LoseRequest             // the connection breaks before it reaches the server
-	Cut                     // it is on its way to the server when the connection breaks
-	Stall                   // it stays on the way; the server learns that the client gave up when the test calls Release
+	Pass        Fate = iota // executed and answered
+	LoseReply               // executed, but the connection breaks before the client gets the reply
+	LoseRequest             // the connection breaks before the server gets it
+	Cut                     // the connection breaks while it is on its way to the server
+	Stall                   // never arrives; the server sees the connection end at Release
 )
 
-// Proxy is one that listens.
+// Proxy is a running proxy.
 type Proxy struct {
 	fate     func(conn, commit int) Fate
 	server   *pgconn.Config
@@ -43,31 +44,38 @@ type Proxy struct {
 	all  sync.WaitGroup
 }
 
-// Start starts a proxy in front of the server of a URL, until the test ends. fate is asked about every COMMIT: conn counts
-// connections, commit counts on each of them, both from 1. It may be called by many at once.
+// Start starts a proxy in front of the server of a URL, until the test ends. It calls fate for every
+// COMMIT, from many goroutines: conn counts connections, commit the COMMITs of each, both from 1.
 func Start(t testing.TB, server string, fate func(conn, commit int) Fate) *Proxy {
 	t.Helper()
 	cfg, err := pgconn.ParseConfig(server)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Proxy{fate: fate, server: cfg, listener: l, open: map[net.Conn]bool{}, released: make(chan struct{})}
+
+	p := &Proxy{
+		fate: fate, server: cfg, listener: l,
+		open: map[net.Conn]bool{}, released: make(chan struct{}),
+	}
 	p.release = sync.OnceFunc(func() { close(p.released) })
 	p.all.Go(p.accept)
+
 	t.Cleanup(func() {
-		_ = l.Close() // nobody is to connect any more, whatever it says
+		_ = l.Close() // end accept
 		p.SetDown(true)
 		p.Release()
 		p.all.Wait()
 	})
+
 	return p
 }
 
-// Through makes a client's configuration lead through the proxy. Without TLS.
+// Through makes a client's configuration lead through the proxy, without TLS.
 func (p *Proxy) Through(c *pgconn.Config) {
 	address := p.listener.Addr().(*net.TCPAddr)
 	c.Host, c.Port, c.TLSConfig, c.Fallbacks = address.IP.String(), uint16(address.Port), nil, nil
@@ -79,24 +87,27 @@ func (p *Proxy) URL(server string) string {
 	if err != nil {
 		panic(err)
 	}
+
 	u.Host = p.listener.Addr().String()
 	return u.String()
 }
 
-// SetDown breaks all connections and takes no new ones, as if the server were away, or ends that.
+// SetDown with true breaks all connections and refuses new ones, as if the server were down. With
+// false the server is back.
 func (p *Proxy) SetDown(down bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	p.down = down
 	for c := range p.open {
 		if down {
-			_ = c.Close() // broken is what it should be
+			_ = c.Close() // serve may have closed it
 		}
 	}
 }
 
-// Release lets the server see the end of the connections whose COMMIT stalled, and of those that stall later at once. Until then their
-// backends keep their transactions open, as behind a network that is cut.
+// Release closes the server's end of connections whose COMMIT has stalled or stalls later. Until
+// then their backends keep their transactions open, as behind a network that is cut.
 func (p *Proxy) Release() { p.release() }
 
 func (p *Proxy) accept() {
@@ -105,6 +116,7 @@ func (p *Proxy) accept() {
 		if err != nil {
 			return
 		}
+
 		n := int(p.conns.Add(1))
 		p.all.Go(func() { p.serve(client, n) })
 	}
@@ -112,27 +124,34 @@ func (p *Proxy) accept() {
 
 func (p *Proxy) serve(client net.Conn, n int) {
 	defer p.close(client)
+
 	network, address := pgconn.NetworkAddress(p.server.Host, p.server.Port)
 	server, err := net.Dial(network, address)
 	if err != nil {
 		return
 	}
 	defer p.close(server)
+
 	if !p.keep(client, server) {
 		return
 	}
-	var silent atomic.Bool // the client is to hear no more
+
+	var silent atomic.Bool // the client must not get another answer
 	p.all.Go(func() {
 		defer p.close(client)
 		defer p.close(server)
 		answers(client, bufio.NewReader(server), &silent)
 	})
-	requests(client, server, func(commit int) Fate { return p.fate(n, commit) }, &silent, p.released)
+
+	fate := func(commit int) Fate { return p.fate(n, commit) }
+	requests(client, server, fate, &silent, p.released)
 }
 
+// keep adds connections for SetDown to break, and reports whether the server is up.
 func (p *Proxy) keep(conns ...net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	for _, c := range conns {
 		p.open[c] = true
 	}
@@ -142,53 +161,65 @@ func (p *Proxy) keep(conns ...net.Conn) bool {
 func (p *Proxy) close(c net.Conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	delete(p.open, c)
 	_ = c.Close() // SetDown may have closed it
 }
 
-// The first message of a client has no type, only a length. It may ask for encryption first, in a message that has no more
-// than that.
+// A message begins with its type, one byte, and its length, four. The first one of a client has no
+// type.
 const (
 	startLength  = 4
 	length       = 5
 	noEncryption = 'N'
 )
 
-func requests(client, server net.Conn, fate func(commit int) Fate, silent *atomic.Bool, released <-chan struct{}) {
+// requests passes on what the client sends, and lets each COMMIT meet its fate.
+func requests(
+	client, server net.Conn, fate func(commit int) Fate, silent *atomic.Bool,
+	released <-chan struct{},
+) {
 	r := bufio.NewReader(client)
+
+	// Before it starts, a client may ask for encryption, in a message of eight bytes.
 	m, err := read(r, startLength)
 	for ; err == nil && len(m) == 8; m, err = read(r, startLength) {
 		if _, err := client.Write([]byte{noEncryption}); err != nil {
 			return
 		}
 	}
+
 	for commits := 0; err == nil; m, err = read(r, length) {
 		become := Pass
 		if strings.EqualFold(string(m[min(length, len(m)):]), "commit\x00") && m[0] == 'Q' {
 			commits++
 			become = fate(commits)
 		}
+
 		switch become {
 		case LoseRequest:
 			return
 		case Stall:
-			_, _ = read(r, length) // nothing more comes but the end
+			_, _ = read(r, length) // until the client gives up
 			<-released
 			return
 		case LoseReply, Cut:
 			silent.Store(true)
 		}
+
 		if _, err := server.Write(m); err != nil || become == Cut {
 			return
 		}
 	}
 }
 
+// answers passes on what the server sends, until the reply to be lost has come.
 func answers(client net.Conn, server *bufio.Reader, silent *atomic.Bool) {
 	for {
 		m, err := read(server, length)
+
 		switch lost := silent.Load(); {
-		case err != nil || lost && m[0] == 'Z': // ready for the next query: COMMIT is done
+		case err != nil || lost && m[0] == 'Z': // ready for the next query: it has committed
 			return
 		case !lost:
 			if _, err := client.Write(m); err != nil {
@@ -198,18 +229,19 @@ func answers(client net.Conn, server *bufio.Reader, silent *atomic.Bool) {
 	}
 }
 
-// read reads a message whose length, itself included, stands at the end of so many bytes.
+// read reads a message. Its length, which counts its own four bytes, ends the header.
 func read(r *bufio.Reader, header int) ([]byte, error) {
 	head, err := r.Peek(header)
 	if err != nil {
 		return nil, err
 	}
+
 	m := make([]byte, header-4+int(binary.BigEndian.Uint32(head[header-4:])))
 	_, err = io.ReadFull(r, m)
 	return m, err
 }
 
-// String names the fate in the names of tests.
+// String returns the fate's name, for the names of tests.
 func (f Fate) String() string {
 	switch f {
 	case Pass:
