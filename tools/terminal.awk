@@ -14,6 +14,7 @@ BEGIN {
 /SIGKILL/ { begun = 1; draw($0, "#ff7b72"); next }
 /payments\/s/ && !header++ { draw($0, "#8b949e"); next }
 /payments\/s/ || !begun || /^{/ { next }
+/^ *[0-9]+s    [a-z]/ { next } # progress of the count
 /runs again/ { seconds = 2; draw($0, "#7ee787"); next }
 /^ *[0-9]+s +[0-9]+ / { if (seconds-- > 0) draw($0, "#8b949e"); next }
 /^(WRONG|none) / { draw($0, "#ff7b72"); next }

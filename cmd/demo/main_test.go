@@ -103,6 +103,37 @@ func paste(t *testing.T, text, amount string) answer {
 	return answer{response.StatusCode, response.Header.Get("Idempotent-Replayed"), string(body)}
 }
 
+func TestARestartedProgramKeepsItsAddresses(t *testing.T) {
+	t.Parallel()
+	l := &local{dir: t.TempDir(), say: t.Logf}
+	defer l.close()
+	if err := l.open(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	url, admin := l.url(), l.admin["api"]
+	if err := l.kill(t.Context(), victim{program: "api"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.start(t.Context(), "api"); err != nil {
+		t.Fatal(err)
+	}
+	for _, address := range []string{url + "/livez", "http://" + admin + "/metrics"} {
+		response, err := http.Get(address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		response.Body.Close()
+		if response.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s", address, response.Status)
+		}
+	}
+	select {
+	case err := <-l.failed():
+		t.Errorf("a killed program counts as failed: %v", err)
+	default:
+	}
+}
+
 func TestAWrongFlagIsOneClearLine(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"-colour"}, {"-rate", "-1"}, {"-rate", "many"}, {"-for", "-1s"}, {"-check", "-rate", "5"}, {"now"}} {
