@@ -87,8 +87,8 @@ export ONCEPAY_TOKEN=\
 export DATABASE_URL=\
 '%s'
 pay() {
-  curl -i $ONCEPAY_URL/api/v1/payments -H 'Idempotency-Key: my-first' \
-    -H "Authorization: Bearer $ONCEPAY_TOKEN" \
+  curl -i -w '\n' $ONCEPAY_URL/api/v1/payments \
+    -H "Authorization: Bearer $ONCEPAY_TOKEN" -H 'Idempotency-Key: my-first' \
     -H 'Content-Type: application/json' -d '{
       "source_account": "%s",
       "destination_account": "%s",
@@ -103,7 +103,6 @@ go run ./cmd/oncepay key my-first  # what is stored under the key
 go run ./cmd/oncepay outbox        # what waits for the relay
 
 Ctrl-C stops the requests and counts.
-
 `
 
 // watch prints a line a second. It returns when soft ends, a program fails, or all kills of -check
@@ -114,7 +113,6 @@ func (d *demo) watch(
 	line := time.NewTimer(time.Second)
 	defer line.Stop()
 
-	d.print(legend)
 	first := l.First
 	before, err := v.Count(hard)
 	if err != nil {
@@ -139,7 +137,6 @@ func (d *demo) watch(
 			first = nil
 			if !d.check {
 				d.printCommands()
-				rows = 0
 			}
 		case <-line.C:
 			began := time.Now()
@@ -148,6 +145,9 @@ func (d *demo) watch(
 				return err
 			}
 
+			if rows == 0 {
+				d.print(legend)
+			}
 			if rows%rowsPerHeader == 0 {
 				d.print(header)
 			}
