@@ -13,8 +13,8 @@ import (
 	"unicode/utf8"
 )
 
-// TestTheCurlLinesAnswerAsTheDemoSays does what a visitor does: pastes what the demo prints.
-func TestTheCurlLinesAnswerAsTheDemoSays(t *testing.T) {
+// TestPrintedCommandsAnswerAsPromised does what a visitor does: pastes what the demo prints.
+func TestPrintedCommandsAnswerAsPromised(t *testing.T) {
 	t.Parallel()
 	out, in := io.Pipe()
 	ended := make(chan int, 1)
@@ -103,7 +103,7 @@ func paste(t *testing.T, text, amount string) answer {
 	return answer{response.StatusCode, response.Header.Get("Idempotent-Replayed"), string(body)}
 }
 
-func TestARestartedProgramKeepsItsAddresses(t *testing.T) {
+func TestRestartKeepsAddresses(t *testing.T) {
 	t.Parallel()
 	l := &local{dir: t.TempDir(), say: t.Logf}
 	defer l.close()
@@ -134,7 +134,7 @@ func TestARestartedProgramKeepsItsAddresses(t *testing.T) {
 	}
 }
 
-func TestAWrongFlagIsOneClearLine(t *testing.T) {
+func TestWrongFlagIsOneLine(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"-colour"}, {"-rate", "-1"}, {"-rate", "many"}, {"-for", "-1s"}, {"-check", "-rate", "5"}, {"now"}} {
 		var stdout, stderr bytes.Buffer

@@ -23,7 +23,7 @@ func goodRun() (*demo, invariant.Report, *traffic.History) {
 	return d, r, &traffic.History{}
 }
 
-func TestNothingIsSaidAgainstAGoodRun(t *testing.T) {
+func TestGoodRunHasNoObjections(t *testing.T) {
 	t.Parallel()
 	d, r, h := goodRun()
 	if err := d.objections(r, h); err != nil {
@@ -35,8 +35,8 @@ func TestNothingIsSaidAgainstAGoodRun(t *testing.T) {
 	}
 }
 
-// TestARunThatShowsNothingIsNotAGoodOne: each change alone must be objected to.
-func TestARunThatShowsNothingIsNotAGoodOne(t *testing.T) {
+// TestObjections: each change alone must be objected to.
+func TestObjections(t *testing.T) {
 	t.Parallel()
 	for want, spoil := range map[string]func(*demo, *invariant.Report, *traffic.History){
 		"not clean":         func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Lines[2].Wrong = 1 },
@@ -67,7 +67,7 @@ func TestARunThatShowsNothingIsNotAGoodOne(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongIsCountedWhereItBelongs(t *testing.T) {
+func TestJudgeCountsEachDefect(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]verdict{
 		invariant.AcknowledgedMissing: {Lost: 7},

@@ -73,7 +73,7 @@ func persistentDir(t *testing.T) string {
 	return dir
 }
 
-func TestPostgresOfThisMachineRunsDurablyAndLeavesNothingBehind(t *testing.T) {
+func TestInstalledPostgresIsDurableAndLeavesNothing(t *testing.T) {
 	t.Parallel()
 	p := startPostgres(t, embedded.PostgresOptions{Settings: map[string]string{"max_connections": "20"}})
 	url := p.URL("postgres", "postgres")
@@ -118,7 +118,7 @@ func TestDownloadedPostgresRuns(t *testing.T) {
 	}
 }
 
-func TestDataSurvivesACrashOfTheServerInAGivenDirectory(t *testing.T) {
+func TestDataInAGivenDirectorySurvivesACrash(t *testing.T) {
 	t.Parallel()
 	dir := persistentDir(t)
 	first := startPostgres(t, embedded.PostgresOptions{Dir: dir})
@@ -142,7 +142,7 @@ func TestDataSurvivesACrashOfTheServerInAGivenDirectory(t *testing.T) {
 	}
 }
 
-func TestAPortInUseIsNamedInTheError(t *testing.T) {
+func TestPortInUseIsNamedInTheError(t *testing.T) {
 	t.Parallel()
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -157,7 +157,7 @@ func TestAPortInUseIsNamedInTheError(t *testing.T) {
 }
 
 // A process of its own starts a server and is killed: what it started must go by itself.
-func TestAKilledOwnerTakesTheServerAndItsDirectoryWithIt(t *testing.T) {
+func TestServerEndsWithItsKilledOwner(t *testing.T) {
 	t.Parallel()
 	owner := exec.Command(os.Args[0], "-test.run=^TestOwnerThatIsKilled$")
 	owner.Env = append(os.Environ(), "EMBEDDED_TEST_OWNER=1")
@@ -200,7 +200,7 @@ func TestOwnerThatIsKilled(t *testing.T) {
 	<-t.Context().Done()
 }
 
-func TestRolesAreMadeByAnyNumberOfCallersAtOnce(t *testing.T) {
+func TestCreateRolesConcurrently(t *testing.T) {
 	t.Parallel()
 	p := startPostgres(t, embedded.PostgresOptions{})
 	url := p.URL("postgres", "postgres")
@@ -228,7 +228,7 @@ func TestRolesAreMadeByAnyNumberOfCallersAtOnce(t *testing.T) {
 	}
 }
 
-func TestKafkaDropsWhatIsCaught(t *testing.T) {
+func TestCatch(t *testing.T) {
 	t.Parallel()
 	for name, drop := range map[string]bool{"carried out": false, "dropped": true} {
 		t.Run(name, func(t *testing.T) {

@@ -7,7 +7,7 @@ import (
 	"github.com/oncepay/oncepay/internal/process"
 )
 
-func TestALogThatWouldNotSayThatTheProgramStartedIsRefusedAtOnce(t *testing.T) {
+func TestStartRefusesALogItCannotRead(t *testing.T) {
 	t.Parallel()
 	for _, v := range []string{"LOG_LEVEL=warn", "LOG_LEVEL=error", "LOG_FORMAT=text"} {
 		if _, err := process.Start(t.Context(), t.TempDir(), "api", "X=1", v); err == nil || !strings.Contains(err.Error(), v) {

@@ -16,7 +16,7 @@ import (
 	"github.com/oncepay/oncepay/migrations"
 )
 
-func TestADatabaseHasTheSchemaAndTodaysPartitions(t *testing.T) {
+func TestDatabaseHasSchemaAndPartitions(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Database(t).Pool(t, "")
 	if err := migrations.Check(t.Context(), pool); err != nil {
@@ -32,7 +32,7 @@ func TestADatabaseHasTheSchemaAndTodaysPartitions(t *testing.T) {
 	}
 }
 
-func TestWhatOneTestCommitsNoOtherSees(t *testing.T) {
+func TestDatabasesAreSeparate(t *testing.T) {
 	t.Parallel()
 	one, other := testenv.Database(t), testenv.Database(t)
 	if _, err := one.Pool(t, "").Exec(t.Context(), `CREATE TABLE mine AS SELECT 1`); err != nil {
@@ -47,7 +47,7 @@ func TestWhatOneTestCommitsNoOtherSees(t *testing.T) {
 	}
 }
 
-func TestDatabasesAreMadeInParallelAndDroppedWithOpenConnections(t *testing.T) {
+func TestDatabasesAreDroppedWithOpenConnections(t *testing.T) {
 	t.Parallel()
 	var mu sync.Mutex
 	var urls []string
@@ -93,7 +93,7 @@ func TestEveryRoleLogsIn(t *testing.T) {
 	}
 }
 
-func TestARecordOfOneTestIsOnItsOwnTopic(t *testing.T) {
+func TestTopicPrefixSeparatesTests(t *testing.T) {
 	t.Parallel()
 	topic := testenv.TopicPrefix(t) + "payments"
 	client, err := kgo.NewClient(kgo.SeedBrokers(testenv.Brokers(t)...), kgo.DefaultProduceTopic(topic), kgo.ConsumeTopics(topic))
@@ -128,7 +128,7 @@ func TestEventuallyWaitsForTheCondition(t *testing.T) {
 	}
 }
 
-func TestServersThatCannotBeHadAreNamedInTheError(t *testing.T) {
+func TestUnavailableServersAreNamedInTheError(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()

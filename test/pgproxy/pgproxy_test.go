@@ -11,7 +11,7 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-func TestEachFateDoesWhatItSays(t *testing.T) {
+func TestFates(t *testing.T) {
 	t.Parallel()
 	for fate, want := range map[Fate]struct{ heard, done bool }{
 		Pass:        {true, true},
@@ -86,7 +86,7 @@ func TestEachFateDoesWhatItSays(t *testing.T) {
 	}
 }
 
-func TestAServerThatIsDownIsDownUntilItIsUp(t *testing.T) {
+func TestSetDown(t *testing.T) {
 	t.Parallel()
 	db := testenv.EmptyDatabase(t)
 	p := Start(t, db.URL, func(int, int) Fate { return Pass })

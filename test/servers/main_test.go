@@ -39,7 +39,7 @@ func exitCode(t *testing.T, err error) int {
 	return exit.ExitCode()
 }
 
-func TestTheCommandGetsBothServersAndItsExitCodeIsPassedOn(t *testing.T) {
+func TestCommandGetsServersAndPassesOnItsExitCode(t *testing.T) {
 	t.Parallel()
 	cmd := servers(t, "--", "sh", "-c", `echo "found $TEST_DATABASE_URL $TEST_KAFKA_BROKERS"; read -r _; exit 7`)
 	stdin, err := cmd.StdinPipe()
@@ -72,7 +72,7 @@ func TestTheCommandGetsBothServersAndItsExitCodeIsPassedOn(t *testing.T) {
 	gone(t, url, data)
 }
 
-func TestASignalReachesTheCommandAndEverythingIsRemoved(t *testing.T) {
+func TestSignalReachesCommandAndServersAreRemoved(t *testing.T) {
 	t.Parallel()
 	cmd := servers(t, "--", "sh", "-c", `trap 'exit 9' TERM; echo "found $TEST_DATABASE_URL $TEST_KAFKA_BROKERS"; read -r _`)
 	stdin, err := cmd.StdinPipe()
@@ -98,7 +98,7 @@ func TestASignalReachesTheCommandAndEverythingIsRemoved(t *testing.T) {
 	gone(t, url, data)
 }
 
-func TestWrongArgumentsEndWithOneLine(t *testing.T) {
+func TestWrongArgumentsAreOneLine(t *testing.T) {
 	t.Parallel()
 	for name, args := range map[string][]string{
 		"no command":      {},
