@@ -59,7 +59,7 @@ func (d *demo) count(ctx context.Context, l *traffic.Load, v traffic.View) error
 	report.PaymentEvents -= d.before.PaymentEvents
 	report.Repeated -= d.before.Repeated
 
-	d.print(d.totals(report, l.History.Cut.Load()))
+	d.print(totals(report, l.History.Cut.Load()))
 	d.mu.Lock()
 	err = report.WriteTable(d.out)
 	d.mu.Unlock()
@@ -75,20 +75,6 @@ func (d *demo) count(ctx context.Context, l *traffic.Load, v traffic.View) error
 	}
 
 	return err
-}
-
-// totals says what there was to count, and how the numbers belong together.
-func (d *demo) totals(r invariant.Report, cut int64) string {
-	return fmt.Sprintf(`
-%8d  payments, %d of them declined for lack of money
-%8d  events: %d of payments, the others of accounts and of parcels,
-          which have many events each and so show that the order holds
-%8d  events sent again by the relays that replaced killed ones
-%8d  requests of clients, their repeats included
-%8d  of these were cut off: the connection broke before the answer came;
-          for %d the repeat found the payment
-
-`, r.Payments, r.Declined, r.Events, r.PaymentEvents, r.Repeated, r.Exchanges, cut, r.Recovered)
 }
 
 func (d *demo) compare(ctx context.Context, s invariant.Sources) (invariant.Report, error) {

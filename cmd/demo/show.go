@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/oncepay/oncepay/internal/traffic"
@@ -56,55 +55,6 @@ func (d *demo) show(soft, hard context.Context, l *traffic.Load, v traffic.View)
 	return err
 }
 
-// legend explains header, row what is below it.
-const (
-	legend = `
-Seven in ten requests are new payments. The others are what clients do as well:
-repeat, hang up, send one key twice, pay without money.
-
-  made       payments, declined ones included
-  replayed   repeats that got the stored answer
-  refused    a key used for something else, too little money, no such account
-  backlog    events in the outbox that the relay has not sent yet
-  lag        events on Kafka that the consumer has not processed yet
-  processed  events that took effect in the consumer's tables
-
-Each payment has one event: first in backlog, then in lag, then in processed.
-
-`
-	header = "       payments/s      made  replayed   refused   backlog      lag  processed\n"
-	row    = "%10.0f %9d %9d %9d %9d %8d %10d"
-
-	rowsPerHeader = 20
-)
-
-const commands = `
-Paste this into another terminal, in this folder:
-
-export ONCEPAY_URL=%s
-export ONCEPAY_TOKEN=\
-%s
-export DATABASE_URL=\
-'%s'
-pay() {
-  curl -i -w '\n' $ONCEPAY_URL/api/v1/payments \
-    -H "Authorization: Bearer $ONCEPAY_TOKEN" -H 'Idempotency-Key: my-first' \
-    -H 'Content-Type: application/json' -d '{
-      "source_account": "%s",
-      "destination_account": "%s",
-      "currency": "USD", "amount_minor": '$1'}'
-}
-
-pay 2500                           # 201: a payment of 25.00 USD
-pay 2500                           # 201: the same answer, and
-                                   # Idempotent-Replayed: true
-pay 9900                           # 422: the key belongs to another payment
-go run ./cmd/oncepay key my-first  # what is stored under the key
-go run ./cmd/oncepay outbox        # what waits for the relay
-
-Ctrl-C stops the requests and counts.
-`
-
 // watch prints a line a second. It returns when soft ends, a program fails, or all kills of -check
 // are done.
 func (d *demo) watch(
@@ -145,28 +95,13 @@ func (d *demo) watch(
 				return err
 			}
 
-			if rows == 0 {
-				d.print(legend)
-			}
-			if rows%rowsPerHeader == 0 {
-				d.print(header)
-			}
-			rows++
-
 			rate := float64(c.Payments-before.Payments) / began.Sub(at).Seconds()
-			d.say(row, rate, c.Payments, l.History.Replays.Load(), l.History.Refused.Load(),
-				c.Backlog, c.Lag(), c.Consumed)
+			d.sayCounts(rows, rate, c, l.History)
+			rows++
 
 			// Counting must not slow down what it counts: give it at most a twentieth of the time.
 			before, at = c, began
 			line.Reset(max(time.Second, 20*time.Since(began)))
 		}
 	}
-}
-
-// printCommands prints what a visitor can type. The lines fit into 80 columns, and a shell gets
-// them as they are.
-func (d *demo) printCommands() {
-	d.print(fmt.Sprintf(commands, d.stack.url(), d.visitor.Token, d.stack.owner(),
-		d.visitor.Accounts[0].ID, d.visitor.Accounts[1].ID))
 }

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -47,7 +46,8 @@ func StartSecureKafka(t testing.TB, users ...string) (SecureKafka, *kgo.Client) 
 		password: "secret-" + strings.ToLower(rand.Text()),
 	}
 
-	// The server's certificate is net/http/httptest's: for 127.0.0.1, and its own authority.
+	// httptest has a certificate that is its own authority. It is for 127.0.0.1, so Docker must run on
+	// this machine.
 	server := httptest.NewTLSServer(nil)
 	defer server.Close()
 	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
@@ -61,7 +61,8 @@ func StartSecureKafka(t testing.TB, users ...string) (SecureKafka, *kgo.Client) 
 		s.startFake(t, users, server.TLS)
 	}
 
-	trust := server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
+	trust := x509.NewCertPool()
+	trust.AddCert(server.Certificate())
 	client, err := kgo.NewClient(
 		kgo.SeedBrokers(s.Brokers),
 		kgo.DialTLSConfig(&tls.Config{RootCAs: trust}),
