@@ -22,12 +22,13 @@ type call struct {
 	identity credentials.Identity // zero on routes without authentication
 
 	header  http.Header  // of the answer
+	done    func()       // called when the answer is written
 	observe *Observation // filled in on the way, for Options.Observe
 }
 
 // newCall gives the request its id and the answer the headers that every answer has.
 func newCall(header http.Header, r *http.Request) *call {
-	c := &call{Request: r, id: requestID(r.Header), header: header}
+	c := &call{Request: r, id: requestID(r.Header), header: header, done: func() {}}
 	c.observe = &Observation{Method: r.Method, RequestID: c.id}
 
 	if r.Method == http.MethodPost { // other methods ignore the header

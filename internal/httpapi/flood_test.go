@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -156,4 +157,60 @@ func TestRateTokenIsReturned(t *testing.T) {
 		(<-busy).wantStatus(t, http.StatusCreated)
 		other.post(t, "/api/v1/accounts", body).wantStatus(t, http.StatusCreated)
 	})
+}
+
+// A page may have 6 MiB, and a client has 20 s to read it.
+func TestUnreadAnswersStayWithinTenantsTurns(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	turns := int64(a.read.Config().MaxConns / 2)
+	flooder, neighbour := a.caller, a.newTenant(t)
+	released := make(chan struct{})
+	var all sync.WaitGroup
+	read := func(c caller) *stalled {
+		w := &stalled{ResponseRecorder: httptest.NewRecorder(), writing: make(chan struct{}), released: released}
+		r := httptest.NewRequest(http.MethodGet, "/api/v1/payments", nil)
+		r.Header.Set("Authorization", "Bearer "+c.token)
+		all.Go(func() { a.handler.ServeHTTP(w, r) })
+		return w
+	}
+
+	var answers []*stalled
+	for range 3 * turns {
+		answers = append(answers, read(flooder))
+	}
+	unread := int64(0)
+	for _, w := range answers {
+		if <-w.writing; w.Code == http.StatusOK {
+			unread++
+		}
+	}
+	if unread != turns {
+		t.Errorf("%d answers wait to be read, want %d", unread, turns)
+	}
+	other := read(neighbour)
+	if <-other.writing; other.Code != http.StatusOK {
+		t.Errorf("another tenant got %d", other.Code)
+	}
+
+	close(released)
+	all.Wait()
+	testenv.Eventually(t, 10*time.Second, func() error {
+		if got := flooder.get(t, "/api/v1/payments"); got.status != http.StatusOK {
+			return fmt.Errorf("%d once all is read", got.status)
+		}
+		return nil
+	})
+}
+
+// stalled is the connection of a client that reads nothing until it is released.
+type stalled struct {
+	*httptest.ResponseRecorder
+	writing, released chan struct{}
+}
+
+func (s *stalled) Write([]byte) (int, error) {
+	close(s.writing)
+	<-s.released
+	return 0, io.ErrClosedPipe
 }

@@ -53,7 +53,7 @@ func (s *server) listPayments(c *call) (response, error) {
 		list.Before = &before
 	}
 
-	found, err := read(c.Context(), s, c.tenant(), func(tx pgx.Tx) ([]payments.Payment, error) {
+	found, err := read(c, s, func(tx pgx.Tx) ([]payments.Payment, error) {
 		return payments.ListPayments(c.Context(), tx, c.tenant(), list)
 	})
 	if err != nil {
@@ -86,7 +86,7 @@ func (s *server) listEntries(c *call) (response, error) {
 		}
 	}
 
-	found, err := read(c.Context(), s, c.tenant(), func(tx pgx.Tx) ([]payments.ListedEntry, error) {
+	found, err := read(c, s, func(tx pgx.Tx) ([]payments.ListedEntry, error) {
 		return payments.ListEntries(c.Context(), tx, c.tenant(), account, before, limit+1)
 	})
 	if err != nil {

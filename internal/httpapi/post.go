@@ -148,7 +148,13 @@ func (s *server) replayOr(
 func (s *server) peek(
 	ctx context.Context, r idempotency.Request,
 ) (idempotency.Answer, error) {
-	return read(ctx, s, r.TenantID, func(tx pgx.Tx) (idempotency.Answer, error) {
+	done, err := s.admission.read(ctx, r.TenantID)
+	if err != nil {
+		return idempotency.Answer{}, err
+	}
+	defer done()
+
+	return asTenant(ctx, s.Read, r.TenantID, func(tx pgx.Tx) (idempotency.Answer, error) {
 		return idempotency.Peek(ctx, tx, r, s.Retention)
 	})
 }

@@ -41,6 +41,7 @@ func (s *server) serve(h handler) http.HandlerFunc {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), handlerTimeout)
 		defer cancel()
 		c := newCall(w.Header(), r.WithContext(ctx))
+		defer func() { c.done() }()
 
 		if s.Observe != nil {
 			defer func() {
