@@ -34,8 +34,15 @@ func TestReadinessPingsOnceASecond(t *testing.T) {
 		t.Errorf("%d pings for 1000 calls, want 1 to %d", pings, most)
 	}
 
+	// A standby for reads that is away stops GETs. It must not stop payments.
 	pools.readiness.until = time.Time{}
 	pools.read.Close()
+	if err := pools.ready(t.Context()); err != nil {
+		t.Errorf("without the database for reads: %v", err)
+	}
+
+	pools.readiness.until = time.Time{}
+	pools.auth.Close()
 	for range 2 {
 		if pools.ready(t.Context()) == nil {
 			t.Error("ready without its database")

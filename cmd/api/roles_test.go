@@ -60,6 +60,27 @@ func TestReaderIsBoundByRowLevelSecurity(t *testing.T) {
 	}
 }
 
+// A table that a migration adds for the reader must be checked, too. As the owner, every table that
+// is checked is reported.
+func TestEveryTableOfTheReaderIsChecked(t *testing.T) {
+	t.Parallel()
+	db := testenv.Database(t).Pool(t, "")
+	var readable, role, checked string
+	err := db.QueryRow(t.Context(), `
+		SELECT string_agg(relname, ', ' ORDER BY relname) FROM pg_class
+		WHERE relnamespace = 'public'::regnamespace AND has_table_privilege('api_read', oid, 'SELECT')
+		  AND relname NOT IN ('goose_db_version', 'idempotency_retention')`).Scan(&readable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.QueryRow(t.Context(), seesEveryTenant).Scan(&role, &checked); err != nil {
+		t.Fatal(err)
+	}
+	if readable != checked {
+		t.Errorf("api_read reads %s; tenantTables has %s", readable, checked)
+	}
+}
+
 func TestWriterWithRewriteRightsIsReported(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)

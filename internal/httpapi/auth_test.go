@@ -1,7 +1,10 @@
 package httpapi_test
 
 import (
+	"bufio"
 	"context"
+	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"regexp"
@@ -138,6 +141,53 @@ func TestUnknownPathsAndMethods(t *testing.T) {
 				t.Errorf("Allow: %s", got.header.Get("Allow"))
 			}
 		})
+	}
+}
+
+// Requests that net/http's client does not send.
+func TestUnusualRequestLines(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	for line, want := range map[string]struct {
+		status   int
+		instance string
+	}{
+		"GET http://elsewhere/livez":       {http.StatusOK, ""},
+		"GET http://elsewhere":             {http.StatusNotFound, "/"},
+		"CONNECT elsewhere:1":              {http.StatusNotFound, "/"},
+		"OPTIONS *":                        {http.StatusNotFound, "*"},
+		strings.Repeat("A", 12_000) + " /": {http.StatusNotFound, "/"},
+	} {
+		conn, err := net.Dial("tcp", a.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = io.WriteString(conn, line+" HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(response.Body)
+		_ = conn.Close()
+		if err != nil || response.StatusCode != want.status {
+			t.Fatalf("%.40s: %d %v", line, response.StatusCode, err)
+		}
+		if want.instance != "" {
+			got := answer{response.StatusCode, response.Header, string(body)}
+			if p := got.problem(t); p.Instance != want.instance {
+				t.Errorf("%.40s: instance %q", line, p.Instance)
+			}
+		}
+	}
+
+	a.Close() // waits until the last one is observed
+	for _, o := range a.seen {
+		if len(o.Method) > 70 {
+			t.Errorf("a method of %d bytes is observed", len(o.Method))
+		}
 	}
 }
 

@@ -29,7 +29,7 @@ type call struct {
 // newCall gives the request its id and the answer the headers that every answer has.
 func newCall(header http.Header, r *http.Request) *call {
 	c := &call{Request: r, id: requestID(r.Header), header: header, done: func() {}}
-	c.observe = &Observation{Method: r.Method, RequestID: c.id}
+	c.observe = &Observation{Method: short(r.Method), RequestID: c.id}
 
 	if r.Method == http.MethodPost { // other methods ignore the header
 		if c.key, c.keyErr = idempotency.ParseKey(r.Header); c.keyErr == nil {
@@ -42,6 +42,16 @@ func newCall(header http.Header, r *http.Request) *call {
 	header.Set("Cache-Control", "no-store")
 	header.Set("X-Content-Type-Options", "nosniff")
 	return c
+}
+
+// instance is the path as a problem shows it. A path longer than any of ours is not repeated: in
+// JSON it may take six times as many bytes.
+func (c *call) instance() string {
+	path := c.URL.EscapedPath()
+	if path == "" || len(path) > maxPath {
+		return "/"
+	}
+	return path
 }
 
 // tenant is the tenant whose rows the call may see.

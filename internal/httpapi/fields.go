@@ -228,6 +228,7 @@ func (f *fields) metadata(name string) map[string]string {
 const (
 	maxErrors = 50
 	maxQuoted = 64 // characters
+	maxPath   = 1 << 10
 )
 
 // short cuts a name chosen by the client to maxQuoted characters.

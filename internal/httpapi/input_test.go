@@ -257,6 +257,12 @@ func TestRefusalsStaySmall(t *testing.T) {
 			t.Errorf("%s: %d bytes, %d errors", name, len(got.body), len(p.Errors))
 		}
 	}
+
+	// "&" takes six bytes in JSON.
+	got := a.caller.get(t, "/"+strings.Repeat("&", 12_000))
+	if p := got.is(t, 404, "not-found"); len(got.body) > 16<<10 || p.Instance != "/" {
+		t.Errorf("long path: %d bytes, instance %.20s", len(got.body), p.Instance)
+	}
 }
 
 func TestLongNamesAreCut(t *testing.T) {

@@ -63,7 +63,7 @@ func (s *server) serve(h handler) http.HandlerFunc {
 // fail turns an error into its problem, and logs the cause that the client is not told.
 func (s *server) fail(c *call, err error) response {
 	p := *problemFor(err)
-	p.Instance, p.RequestID = c.URL.EscapedPath(), c.id
+	p.Instance, p.RequestID = c.instance(), c.id
 	for name, value := range p.header {
 		c.header.Set(name, value)
 	}
