@@ -154,7 +154,7 @@ func TestEveryMistakeIsOneLineAndTouchesNothing(t *testing.T) {
 		{"seed -tenant t -client c -scopes account:fund", `unknown scope "account:fund": there is accounts:fund`},
 		{"statement 42", "ACCOUNT must be an id such as 0198a6de-5c1f-7000-8000-0123456789ab (oncepay statement -h explains it)"},
 		{"get payment-1", "ID must be an id such as 0198a6de-5c1f-7000-8000-0123456789ab (oncepay get -h explains it)"},
-		{"key ", "KEY: the Idempotency-Key header is invalid: it is empty (oncepay key -h explains it)"},
+		{"key ", "KEY: the Idempotency-Key is invalid: it is empty (oncepay key -h explains it)"},
 		{pay + " -amount 0", "-amount must be from 1 to 1000000000000, in minor units (oncepay pay -h explains it)"},
 		{pay + " -amount 25.00", `invalid value "25.00" for flag -amount: it must be a whole number of minor units, such as 2500 for 25.00 USD (oncepay pay -h explains it)`},
 		{pay + " -amount 0x10", `invalid value "0x10" for flag -amount: it must be a whole number of minor units, such as 2500 for 25.00 USD (oncepay pay -h explains it)`},
@@ -163,7 +163,7 @@ func TestEveryMistakeIsOneLineAndTouchesNothing(t *testing.T) {
 		{pay + " -reference caf\xe9", "-description and -reference must be UTF-8 (oncepay pay -h explains it)"},
 		{pay + " -currency EURO", "-currency must be an ISO 4217 code in capitals, such as USD (oncepay pay -h explains it)"},
 		{pay + " -timeout 0s", "-timeout must be more than nothing, such as 30s (oncepay pay -h explains it)"},
-		{pay + " -key order\t1", "-key: the Idempotency-Key header is invalid: only visible ASCII characters are allowed, no spaces (oncepay pay -h explains it)"},
+		{pay + " -key order\t1", "-key: the Idempotency-Key is invalid: only visible ASCII characters are allowed, no spaces (oncepay pay -h explains it)"},
 		{pay, "ONCEPAY_TOKEN is no credential: one begins with oncepay_ and has a checksum, so a character is wrong or missing"},
 	} {
 		var args []string

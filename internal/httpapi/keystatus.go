@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"fmt"
 	"net/http"
 	"net/url"
 	"time"
@@ -60,19 +59,9 @@ func (s *server) getKey(c *call) (response, error) {
 // pathKey reads {key}, the bare key percent-encoded. chi matches RawPath if there is one, and
 // otherwise the decoded path.
 func pathKey(r *http.Request) (string, error) {
-	key, err := chi.URLParam(r, "key"), error(nil)
+	key := chi.URLParam(r, "key")
 	if r.URL.RawPath != "" {
-		key, err = url.PathUnescape(key)
+		key, _ = url.PathUnescape(key) // net/http has parsed the path, so it cannot fail
 	}
-	if err == nil && (key == "" || len(key) > idempotency.MaxKeyLength) {
-		err = fmt.Errorf("%w: must have 1 to %d characters",
-			idempotency.ErrKeyInvalid, idempotency.MaxKeyLength)
-	}
-
-	for i := 0; err == nil && i < len(key); i++ {
-		if key[i] <= ' ' || key[i] > '~' {
-			err = fmt.Errorf("%w: must be visible ASCII without blanks", idempotency.ErrKeyInvalid)
-		}
-	}
-	return key, err
+	return key, idempotency.CheckKey(key)
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/google/uuid"
 )
@@ -21,88 +22,71 @@ var (
 	ErrKeyMissing = errors.New("the Idempotency-Key header is missing")
 	// ErrKeyInvalid means that the header is not one well-formed key. Its text says why and may be
 	// shown to the client.
-	ErrKeyInvalid = errors.New("the Idempotency-Key header is invalid")
+	ErrKeyInvalid = errors.New("the Idempotency-Key is invalid")
 )
-
-var errNotVisible = fmt.Errorf(
-	"%w: only visible ASCII characters are allowed, no spaces", ErrKeyInvalid)
 
 // ParseKey returns the key of a request. A structured-field string ("k", RFC 9651 section 3.3.3)
 // and the bare token k that Stripe's clients send are the same key. It rejects two header lines,
 // lists, parameters, spaces, control characters and anything beyond ASCII.
 func ParseKey(h http.Header) (string, error) {
 	lines := h.Values(Header)
-
 	switch {
 	case len(lines) == 0:
 		return "", ErrKeyMissing
 	case len(lines) > 1:
 		return "", fmt.Errorf("%w: it was sent %d times", ErrKeyInvalid, len(lines))
 	}
-	return parseKey(lines[0])
-}
 
-func parseKey(line string) (string, error) {
-	// RFC 9651 strings are quoted; Stripe's clients send the bare key.
-	quoted := len(line) > 0 && line[0] == '"'
-	key, err := make([]byte, 0, len(line)), error(nil)
-	if quoted {
-		key, err = unquote(key, line)
-	} else {
-		key, err = bare(key, line)
+	key, err := lines[0], error(nil)
+	if strings.HasPrefix(key, `"`) {
+		key, err = unquote(key)
+	} else if i := strings.IndexAny(key, "\",;\\"); i >= 0 {
+		err = fmt.Errorf("%w: a key with %q must be sent in double quotes", ErrKeyInvalid, key[i])
 	}
-
-	switch {
-	case err != nil:
+	if err == nil {
+		err = CheckKey(key)
+	}
+	if err != nil {
 		return "", err
-	case len(key) == 0:
-		return "", fmt.Errorf("%w: it is empty", ErrKeyInvalid)
-	case len(key) > MaxKeyLength:
-		return "", fmt.Errorf("%w: it has %d characters, at most %d are allowed",
-			ErrKeyInvalid, len(key), MaxKeyLength)
-	}
-	return string(key), nil
-}
-
-func bare(key []byte, line string) ([]byte, error) {
-	for i := range len(line) {
-		switch c := line[i]; {
-		case c <= ' ' || c > '~':
-			return nil, errNotVisible
-		case c == '"' || c == ',' || c == ';' || c == '\\':
-			return nil, fmt.Errorf("%w: a key with %q must be sent in double quotes", ErrKeyInvalid, c)
-		default:
-			key = append(key, c)
-		}
 	}
 	return key, nil
 }
 
-func unquote(key []byte, line string) ([]byte, error) {
-	for i := 1; i < len(line); i++ {
-		c := line[i]
+// CheckKey returns ErrKeyInvalid, with the reason, unless key has 1 to 255 visible ASCII characters.
+func CheckKey(key string) error {
+	invisible := func(r rune) bool { return r <= ' ' || r > '~' }
 
-		if c == '"' {
-			if i != len(line)-1 {
-				return nil, fmt.Errorf("%w: unexpected text after the closing quote", ErrKeyInvalid)
-			}
-			return key, nil
-		}
-
-		if c == '\\' { // RFC 9651: only a quote or a backslash may follow
-			if i++; i == len(line) || line[i] != '"' && line[i] != '\\' {
-				return nil, fmt.Errorf("%w: \\ may only precede \" or \\", ErrKeyInvalid)
-			}
-			c = line[i]
-		}
-
-		if c <= ' ' || c > '~' {
-			return nil, errNotVisible
-		}
-
-		key = append(key, c)
+	switch {
+	case key == "":
+		return fmt.Errorf("%w: it is empty", ErrKeyInvalid)
+	case len(key) > MaxKeyLength:
+		return fmt.Errorf("%w: it has %d characters, at most %d are allowed",
+			ErrKeyInvalid, len(key), MaxKeyLength)
+	case strings.ContainsFunc(key, invisible):
+		return fmt.Errorf("%w: only visible ASCII characters are allowed, no spaces", ErrKeyInvalid)
 	}
-	return nil, fmt.Errorf("%w: the closing quote is missing", ErrKeyInvalid)
+	return nil
+}
+
+// unquote returns the content of a structured-field string. In it only a quote or a backslash may
+// follow a backslash.
+func unquote(line string) (string, error) {
+	key := make([]byte, 0, len(line))
+
+	for i := 1; i < len(line); i++ {
+		switch rest := line[i+1:]; {
+		case line[i] == '"' && rest != "":
+			return "", fmt.Errorf("%w: unexpected text after the closing quote", ErrKeyInvalid)
+		case line[i] == '"':
+			return string(key), nil
+		case line[i] == '\\' && !strings.HasPrefix(rest, `"`) && !strings.HasPrefix(rest, `\`):
+			return "", fmt.Errorf("%w: \\ may only precede \" or \\", ErrKeyInvalid)
+		case line[i] == '\\':
+			i++
+		}
+		key = append(key, line[i])
+	}
+	return "", fmt.Errorf("%w: the closing quote is missing", ErrKeyInvalid)
 }
 
 // FingerprintVersion is the version of the rules in NewFingerprint. To change the rules, raise it,
