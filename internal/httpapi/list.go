@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"math"
+	"strconv"
 
 	"github.com/jackc/pgx/v5"
 
@@ -60,7 +61,7 @@ func (s *server) listPayments(c *call) (response, error) {
 		return response{}, err
 	}
 
-	next := func(last payments.Payment) string { return afterPayment(last.ID) }
+	next := func(last payments.Payment) string { return last.ID.String() }
 	return ok(cut(found, limit, next)), nil
 }
 
@@ -93,6 +94,6 @@ func (s *server) listEntries(c *call) (response, error) {
 		return response{}, err
 	}
 
-	next := func(last payments.ListedEntry) string { return afterEntry(last.Number) }
+	next := func(last payments.ListedEntry) string { return strconv.FormatInt(last.Number, 10) }
 	return ok(cut(found, limit, next)), nil
 }
