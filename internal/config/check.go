@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"net"
 	"net/url"
 	"regexp"
@@ -11,55 +12,54 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// checkText returns what is wrong with a text value. It must not repeat any part of it.
+// checks has the values of the tag check: each returns what is wrong with a value, or nothing. It
+// must not repeat any part of the value.
+var checks = map[string]func(raw string) (problem string){
+	"":         func(string) string { return "" },
+	"postgres": checkPostgres,
+	"url":      checkURL,
+	"listen":   checkListen,
+	"brokers":  checkBrokers,
+	"relay":    nameOf(30),  // the end of a topic's name
+	"topic":    nameOf(200), // a topic's name has 249 characters at most, the prefix included
+	"certificates": func(file string) string {
+		if _, err := certificates(file); err != nil {
+			return "must be a readable file of certificates in PEM"
+		}
+		return ""
+	},
+	"secret": func(file string) string {
+		if _, err := secret(file); err != nil {
+			return "must be a readable file that is not empty"
+		}
+		return ""
+	},
+}
+
+// checkText returns what is wrong with a text value.
 func (v variable) checkText(raw string) (problem string) {
 	if len(v.oneof) > 0 && !slices.Contains(v.oneof, raw) {
 		return "must be " + strings.Join(v.oneof, " or ")
 	}
-
-	switch v.check {
-	case "":
-		return ""
-	case "postgres":
-		return checkPostgres(raw)
-	case "listen":
-		if _, port, err := net.SplitHostPort(raw); err != nil || !isPort(port, 0) {
-			return "must be an address to listen on, [host]:port"
-		}
-		return ""
-	case "brokers":
-		return checkBrokers(raw)
-	case "url":
-		return checkURL(raw)
-	case "certificates":
-		if _, err := certificates(raw); err != nil {
-			return "must be a readable file of certificates in PEM"
-		}
-		return ""
-	case "secret":
-		if _, err := secret(raw); err != nil {
-			return "must be a readable file that is not empty"
-		}
-		return ""
-	case "relay":
-		if !relayName.MatchString(raw) {
-			return "must be up to 30 letters, digits, dots, hyphens and underscores"
-		}
-		return ""
-	case "topic":
-		if !topicPrefix.MatchString(raw) {
-			return "must be up to 200 letters, digits, dots, hyphens and underscores"
-		}
-		return ""
-	}
-	panic("config: no check " + v.check)
+	return checks[v.check](raw) // a test loads every variable, so each check exists
 }
 
-// A topic's name has at most 249 characters; this leaves room for what follows the prefix.
-var topicPrefix = regexp.MustCompile(`^[A-Za-z0-9._-]{1,200}$`)
+func nameOf(limit int) func(string) string {
+	pattern := regexp.MustCompile(fmt.Sprintf(`^[A-Za-z0-9._-]{1,%d}$`, limit))
+	return func(raw string) string {
+		if pattern.MatchString(raw) {
+			return ""
+		}
+		return fmt.Sprintf("must be up to %d letters, digits, dots, hyphens and underscores", limit)
+	}
+}
 
-// A relay's name is the end of a topic's name.
-var relayName = regexp.MustCompile(`^[A-Za-z0-9._-]{1,30}$`)
+func checkListen(raw string) string {
+	if _, port, err := net.SplitHostPort(raw); err != nil || !isPort(port, 0) {
+		return "must be an address to listen on, [host]:port"
+	}
+	return ""
+}
 
 func checkURL(raw string) string {
 	const problem = "must be a URL that begins with http:// or https://, without a user or a query"

@@ -39,8 +39,8 @@ FROM tenants t ORDER BY t.name`
 
 // ListTenants returns all tenants by name.
 func ListTenants(ctx context.Context, tx pgx.Tx) ([]Tenant, error) {
-	rows, err := tx.Query(ctx, listTenants)
-	return collect(rows, err, "list tenants", func(row pgx.CollectableRow) (t Tenant, err error) {
+	rows, _ := tx.Query(ctx, listTenants)
+	return collect(rows, "list tenants", func(row pgx.CollectableRow) (t Tenant, err error) {
 		err = row.Scan(&t.ID, &t.Name, &t.Clients, &t.CreatedAt)
 		t.CreatedAt = t.CreatedAt.UTC()
 		return t, err
@@ -55,8 +55,8 @@ FROM clients c WHERE c.tenant_id = $1 ORDER BY c.name`
 
 // ListClients returns the clients of a tenant by name.
 func ListClients(ctx context.Context, tx pgx.Tx, tenantID uuid.UUID) ([]Client, error) {
-	rows, err := tx.Query(ctx, listClients, tenantID)
-	return collect(rows, err, "list clients", func(row pgx.CollectableRow) (c Client, err error) {
+	rows, _ := tx.Query(ctx, listClients, tenantID)
+	return collect(rows, "list clients", func(row pgx.CollectableRow) (c Client, err error) {
 		err = row.Scan(&c.ID, &c.Name, &c.Credentials, &c.CreatedAt)
 		c.CreatedAt = c.CreatedAt.UTC()
 		return c, err
@@ -69,7 +69,7 @@ WHERE client_id = $1 ORDER BY created_at, id`
 
 // List returns the credentials of a client, the oldest first, revoked ones included.
 func List(ctx context.Context, tx pgx.Tx, clientID uuid.UUID) ([]Credential, error) {
-	rows, err := tx.Query(ctx, listCredentials, clientID)
+	rows, _ := tx.Query(ctx, listCredentials, clientID)
 	scan := func(row pgx.CollectableRow) (c Credential, err error) {
 		err = row.Scan(&c.ID, &c.Scopes, &c.CreatedAt, &c.RevokedAt)
 		c.CreatedAt = c.CreatedAt.UTC()
@@ -78,15 +78,12 @@ func List(ctx context.Context, tx pgx.Tx, clientID uuid.UUID) ([]Credential, err
 		}
 		return c, err
 	}
-	return collect(rows, err, "list credentials", scan)
+	return collect(rows, "list credentials", scan)
 }
 
-// collect reads all rows into a list that is not nil, so that JSON shows [].
-func collect[T any](rows pgx.Rows, err error, what string, read pgx.RowToFunc[T]) ([]T, error) {
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-
+// collect reads all rows into a list that is not nil, so that JSON shows []. It returns the error of
+// the query, too.
+func collect[T any](rows pgx.Rows, what string, read pgx.RowToFunc[T]) ([]T, error) {
 	all, err := pgx.CollectRows(rows, read)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)

@@ -120,18 +120,18 @@ func (l *lookups) answer(batch map[string]*lookup) {
 	}
 
 	read := l.now()
-	rows, err := l.db.Query(ctx, readCredentials, ids)
-	if err == nil {
-		r, hash := &row{}, []byte(nil)
-		who := &r.identity
-		to := []any{&who.CredentialID, &who.TenantID, &who.ClientID, &who.Scopes, &hash}
-		_, err = pgx.ForEachRow(rows, to, func() error {
-			one := *r
-			copy(one.hash[:], hash)
-			batch[one.identity.CredentialID].row = &one
-			return nil
-		})
-	}
+	rows, _ := l.db.Query(ctx, readCredentials, ids) // ForEachRow returns the error
+
+	var r row
+	var hash []byte
+	who := &r.identity
+	columns := []any{&who.CredentialID, &who.TenantID, &who.ClientID, &who.Scopes, &hash}
+	_, err := pgx.ForEachRow(rows, columns, func() error {
+		found := r
+		copy(found.hash[:], hash)
+		batch[who.CredentialID].row = &found
+		return nil
+	})
 
 	// After an error none of the rows counts: the answer is unknown, not a refusal.
 	for id, asked := range batch {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"log/slog"
 	"strings"
 )
 
@@ -77,16 +76,10 @@ func (t Token) Reveal() string {
 // String returns the token without its secret.
 func (t Token) String() string { return prefix + t.id + "_[redacted]" }
 
-// GoString returns the same as String.
-func (t Token) GoString() string { return t.String() }
-
 // Format writes the same as String for every verb: %d and %x would otherwise print the fields.
 func (t Token) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, t.String()) }
 
-// LogValue returns the same as String.
-func (t Token) LogValue() slog.Value { return slog.StringValue(t.String()) }
-
-// MarshalText returns the same as String, for encoding/json too.
+// MarshalText returns the same as String, for encoding/json and log/slog.
 func (t Token) MarshalText() ([]byte, error) { return []byte(t.String()), nil }
 
 // hash returns what the database stores of the secret.

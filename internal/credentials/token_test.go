@@ -74,7 +74,7 @@ func TestPrintedTokenHidesItsSecret(t *testing.T) {
 		hidden credentials.Token // fmt does not ask the methods of this one
 	}
 	h := holder{token, token}
-	printed := []string{token.String(), token.GoString(), fmt.Sprint(h, &h)}
+	printed := []string{token.String(), fmt.Sprint(h, &h)}
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%t", "%p", "%08b"} {
 		printed = append(printed, fmt.Sprintf(verb, token), fmt.Sprintf(verb, &token), fmt.Sprintf(verb, h), fmt.Sprintf(verb, []credentials.Token{token}))
 	}

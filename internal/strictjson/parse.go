@@ -14,6 +14,7 @@ func ParseObject(src []byte) ([]Member, error) {
 		}
 	}
 
+	// One value, and nothing behind it.
 	p := parser{src: src}
 	p.skipSpace()
 	if p.pos == len(src) {
@@ -116,33 +117,22 @@ func (p *parser) word(w string) bool {
 func (p *parser) object(depth int) (Value, error) {
 	v := Value{Kind: Object}
 
-	p.pos++
-	if p.skipSpace(); p.accept('}') {
-		return v, nil
-	}
-
-	for {
+	err := p.list('}', func() error {
 		m, err := p.member(depth)
 		if err != nil {
-			return v, err
+			return err
 		}
+
+		// A map would cost more: maxTokens leaves 500 members at most.
 		for _, other := range v.Members {
 			if other.Name == m.Name {
-				return v, &DuplicateError{m.Name}
+				return &DuplicateError{m.Name}
 			}
 		}
 		v.Members = append(v.Members, m)
-
-		p.skipSpace()
-		switch {
-		case p.accept(','):
-			p.skipSpace()
-		case p.accept('}'):
-			return v, nil
-		default:
-			return v, p.syntax("expected ',' or '}'")
-		}
-	}
+		return nil
+	})
+	return v, err
 }
 
 func (p *parser) member(depth int) (m Member, err error) {
@@ -167,26 +157,34 @@ func (p *parser) member(depth int) (m Member, err error) {
 func (p *parser) array(depth int) (Value, error) {
 	v := Value{Kind: Array}
 
-	p.pos++
-	if p.skipSpace(); p.accept(']') {
-		return v, nil
+	err := p.list(']', func() error {
+		item, err := p.value(depth + 1)
+		v.Items = append(v.Items, item)
+		return err
+	})
+	return v, err
+}
+
+// list parses items, separated by commas, up to the closing bracket.
+func (p *parser) list(closing byte, item func() error) error {
+	p.pos++ // the opening bracket
+	if p.skipSpace(); p.accept(closing) {
+		return nil
 	}
 
 	for {
-		item, err := p.value(depth + 1)
-		if err != nil {
-			return v, err
+		if err := item(); err != nil {
+			return err
 		}
-		v.Items = append(v.Items, item)
 
 		p.skipSpace()
 		switch {
 		case p.accept(','):
 			p.skipSpace()
-		case p.accept(']'):
-			return v, nil
+		case p.accept(closing):
+			return nil
 		default:
-			return v, p.syntax("expected ',' or ']'")
+			return p.syntax(fmt.Sprintf("expected ',' or '%c'", closing))
 		}
 	}
 }
@@ -194,6 +192,7 @@ func (p *parser) array(depth int) (Value, error) {
 func (p *parser) number() (Value, error) {
 	start := p.pos
 
+	// After a leading 0 the integer ends: JSON has no 01.
 	p.accept('-')
 	if !p.accept('0') && !p.digits() {
 		return Value{}, p.syntax("expected a digit")
