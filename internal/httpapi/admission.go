@@ -13,18 +13,18 @@ import (
 // requests, a tenant a share of the requests in progress, of look-ups beyond either, and of the
 // read pool.
 type admission struct {
-	rates  *limits
-	shares *shares
-	looks  *turns
-	reads  *turns
+	rates   *limits
+	shares  *shares
+	lookUps *turns
+	reads   *turns
 }
 
 func newAdmission(rate float64, tenantMax, readConnections int) *admission {
 	return &admission{
-		rates:  newLimits(rate, time.Now),
-		shares: newShares(tenantMax, time.Now),
-		looks:  newLooks(),
-		reads:  newReads(readConnections),
+		rates:   newLimits(rate, time.Now),
+		shares:  newShares(tenantMax, time.Now),
+		lookUps: newLookUps(),
+		reads:   newReads(readConnections),
 	}
 }
 
@@ -61,10 +61,10 @@ func (a *admission) work(ctx context.Context, tenant, client uuid.UUID) (place, 
 	return p, err
 }
 
-// look admits a request that only looks its key up, after waiting for its turn; nil: it did not get
+// lookUp admits a request that only looks its key up, after waiting for its turn; nil: it did not get
 // one in time.
-func (a *admission) look(ctx context.Context, tenant uuid.UUID) (done func()) {
-	return a.looks.take(ctx, tenant)
+func (a *admission) lookUp(ctx context.Context, tenant uuid.UUID) (done func()) {
+	return a.lookUps.take(ctx, tenant)
 }
 
 // read admits a request that reads through the read pool, after waiting for its turn.

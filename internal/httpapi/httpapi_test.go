@@ -58,6 +58,7 @@ func start(t *testing.T, change func(*httpapi.Options)) *api {
 			return as[0], nil
 		},
 		Await:       processor.Await,
+		Ready:       func(context.Context) error { return nil },
 		Write:       a.write,
 		Read:        a.read,
 		Credentials: credentials.NewVerifier(a.write, time.Now),

@@ -73,36 +73,46 @@ func (s *server) request(
 	return r
 }
 
-// submit executes r or finds its answer. While another session holds an account's lock it waits,
-// outside the tenant's share. While another attempt under the key is running it polls for up to
-// wait, with no lock or transaction open.
+// submit executes r or finds its answer. It tries again when the account that another session held
+// is free, and when another attempt under the key is over: then that one's answer is found, durable
+// like every replay, or it left nothing behind and the work is done now.
 func (s *server) submit(
 	ctx context.Context, r payments.Request, wait time.Duration,
 ) (idempotency.Answer, error) {
-	until, pause := time.Now().Add(wait), minPause
+	until := time.Now().Add(wait)
 
 	for {
 		answer, err := s.attempt(ctx, r)
-		if err == nil && answer.State == idempotency.Busy && s.Await != nil && s.Await(ctx, r) {
-			continue
-		}
-		if err != nil || answer.State != idempotency.InProgress {
+		if err != nil {
 			return answer, err
 		}
 
-		for answer.State == idempotency.InProgress {
-			if !sleep(ctx, min(pause, time.Until(until))) {
-				return answer, nil
-			}
-			pause = min(2*pause, maxPause)
-			if answer, err = s.peek(ctx, r.Request); err != nil {
-				return answer, err
-			}
+		// Both wait outside the tenant's share, without a lock or transaction.
+		var again bool
+		switch answer.State {
+		case idempotency.Busy:
+			again = s.Await(ctx, r)
+		case idempotency.InProgress:
+			again, err = s.awaitOther(ctx, r.Request, until)
+		default: // an answer
 		}
-
-		// The other attempt is over. Try again, to do the work if it left nothing behind, or to get
-		// its answer from the primary, durable like every replay.
+		if !again {
+			return answer, err
+		}
 	}
+}
+
+// awaitOther polls until the other attempt under the key is over, and reports whether it is.
+func (s *server) awaitOther(
+	ctx context.Context, r idempotency.Request, until time.Time,
+) (over bool, err error) {
+	for pause := minPause; sleep(ctx, min(pause, time.Until(until))); pause = min(2*pause, maxPause) {
+		answer, err := s.peek(ctx, r)
+		if err != nil || answer.State != idempotency.InProgress {
+			return err == nil, err
+		}
+	}
+	return false, nil
 }
 
 // attempt submits r if it is admitted. Otherwise it only looks the key up: a finished one still
@@ -131,7 +141,7 @@ func (s *server) attempt(ctx context.Context, r payments.Request) (idempotency.A
 func (s *server) replayOr(
 	ctx context.Context, r payments.Request, refusal *problem,
 ) (idempotency.Answer, error) {
-	done := s.admission.look(ctx, r.TenantID)
+	done := s.admission.lookUp(ctx, r.TenantID)
 	if done == nil {
 		return idempotency.Answer{}, refusal
 	}

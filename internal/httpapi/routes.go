@@ -19,8 +19,7 @@ import (
 type Options struct {
 	// Submit claims the key, executes, stores and commits. An answer without an error may be sent.
 	Submit func(context.Context, payments.Request) (idempotency.Answer, error)
-	// Await waits until a request that was Busy may be submitted again, and reports whether it may;
-	// nil: never.
+	// Await waits until a request that was Busy may be submitted again, and reports whether it may.
 	Await func(context.Context, payments.Request) bool
 	// Write finds, on the primary, the replays of requests beyond their rate or share. Those are
 	// not submitted.
@@ -34,7 +33,7 @@ type Options struct {
 	RateLimit float64       // executed requests per second and client; 0: no limit
 	TenantMax int           // requests of one tenant in progress at a time; 0: no limit
 
-	Ready   func(context.Context) error             // an error: send requests elsewhere; nil: always ready
+	Ready   func(context.Context) error             // an error: send requests elsewhere
 	Headers func(context.Context) map[string]string // sent with events: trace context; may be nil
 	Observe func(context.Context, Observation)      // called after every request; may be nil
 	Log     *slog.Logger                            // causes of 5xx and panics; nil: discarded
@@ -55,9 +54,6 @@ type server struct {
 
 // New returns the API.
 func New(o Options) http.Handler {
-	if o.Retention == 0 {
-		o.Retention = idempotency.DefaultRetention
-	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}

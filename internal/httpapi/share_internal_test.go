@@ -117,7 +117,7 @@ func TestExpiredWaiterLeavesItsTurnToTheNext(t *testing.T) {
 func TestRefusedRequestsLookOneAtATime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		turns, flooder, began := newLooks(), uuid.New(), time.Now()
+		turns, flooder, began := newLookUps(), uuid.New(), time.Now()
 		first := turns.take(t.Context(), flooder)
 		second := make(chan func(), 1)
 		go func() { second <- turns.take(t.Context(), flooder) }()

@@ -25,9 +25,9 @@ type turn struct {
 	users int // requests that have or await one
 }
 
-// newLooks is for requests beyond their tenant's share or their client's rate, which are refused
+// newLookUps is for requests beyond their tenant's share or their client's rate, which are refused
 // unless their key is finished. One looks at a time: a hundred a second are no load.
-func newLooks() *turns {
+func newLookUps() *turns {
 	return &turns{
 		atATime: 1, pause: 10 * time.Millisecond, patience: time.Second, of: map[uuid.UUID]*turn{},
 	}

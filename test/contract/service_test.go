@@ -39,7 +39,12 @@ func start(t *testing.T) *service {
 	s := &service{db: db, owner: db.Pool(t, "")}
 	write := db.Pool(t, "api_write")
 	s.processor = &payments.Processor{DB: write, Retention: idempotency.DefaultRetention, Render: httpapi.Render}
-	s.options = httpapi.Options{Submit: s.submit, Write: write, Read: db.Pool(t, "api_read"), Credentials: credentials.NewVerifier(write, time.Now)}
+	s.options = httpapi.Options{
+		Submit: s.submit,
+		Await:  func(context.Context, payments.Request) bool { return false },
+		Ready:  func(context.Context) error { return nil },
+		Write:  write, Read: db.Pool(t, "api_read"), Credentials: credentials.NewVerifier(write, time.Now),
+	}
 	s.Handler = httpapi.New(s.options)
 
 	s.tenant, s.client = s.enrol(t, "one")

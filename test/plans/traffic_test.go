@@ -52,6 +52,7 @@ func newService(t *testing.T, db *testenv.DB) *service {
 			}
 			return as[0], nil
 		},
+		Await: func(context.Context, payments.Request) bool { return false },
 		Write: write, Read: read, Credentials: credentials.NewVerifier(write, time.Now), Retention: retention,
 	})
 	return s
