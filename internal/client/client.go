@@ -41,7 +41,7 @@ import (
 type Client struct {
 	URL   string // base, such as http://127.0.0.1:8080
 	Token string
-	HTTP  *http.Client // nil: one with a timeout of 20 s an attempt
+	HTTP  *http.Client // nil: one with a timeout of 30 s an attempt; the service needs 20 s at most
 
 	// Attempted, if set, is called after every attempt of Post, also without an answer.
 	Attempted func(Attempt)
@@ -202,7 +202,7 @@ func (c *Client) do(ctx context.Context, method, path, key string, body []byte) 
 		r.Header.Set("Idempotency-Key", key)
 	}
 
-	send := http.Client{Timeout: 20 * time.Second}
+	send := http.Client{Timeout: 30 * time.Second}
 	if c.HTTP != nil {
 		send = *c.HTTP
 	}

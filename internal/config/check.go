@@ -64,6 +64,7 @@ func checkListen(raw string) string {
 func checkURL(raw string) string {
 	const problem = "must be a URL that begins with http:// or https://, without a user or a query"
 
+	// A user's password would be sent to the log with the URL.
 	u, err := url.Parse(raw)
 	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" {
 		return problem

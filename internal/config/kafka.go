@@ -10,6 +10,7 @@ import (
 
 // together returns what is wrong with variables that are right each for itself.
 func (k Kafka) together() (problems []error) {
+	// A login needs all three. Half of one would not log in.
 	login := k.Username != "" || k.PasswordFile != ""
 	switch {
 	case k.Mechanism != "" && (k.Username == "" || k.PasswordFile == ""):
@@ -19,6 +20,7 @@ func (k Kafka) together() (problems []error) {
 	case k.Mechanism == "PLAIN" && k.TLS != "on":
 		problems = append(problems, errors.New("KAFKA_SASL_MECHANISM=PLAIN needs KAFKA_TLS=on: it sends the password as it is"))
 	}
+
 	if k.CAFile != "" && k.TLS != "on" {
 		problems = append(problems, errors.New("KAFKA_CA_FILE needs KAFKA_TLS=on"))
 	}
@@ -46,6 +48,7 @@ func certificates(file string) (*x509.CertPool, error) {
 	if err != nil {
 		return nil, errors.New("KAFKA_CA_FILE cannot be read")
 	}
+
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(text) {
 		return nil, errors.New("KAFKA_CA_FILE has no certificate in PEM")

@@ -55,6 +55,7 @@ func load[T any](getenv func(string) string) (T, error) {
 	var problems []error
 
 	for _, v := range variables(reflect.TypeFor[T]()) {
+		// Everything that is wrong is reported together.
 		field := reflect.ValueOf(&cfg).Elem().FieldByIndex(v.index)
 		if problem := v.set(field, getenv); problem != "" {
 			err := fmt.Errorf("%s %s, for example %s=%s", v.name, problem, v.name, v.example)
@@ -78,6 +79,8 @@ func load[T any](getenv func(string) string) (T, error) {
 // that begins with the variable's name.
 func (v variable) set(field reflect.Value, getenv func(string) string) (problem string) {
 	raw := getenv(v.name)
+
+	// What is unset gets its default.
 	switch {
 	case raw == "" && v.required:
 		return "is not set"
@@ -91,6 +94,7 @@ func (v variable) set(field reflect.Value, getenv func(string) string) (problem 
 		raw = v.defaultValue
 	}
 
+	// The field's type says how to read the text.
 	switch p := field.Addr().Interface().(type) {
 	case *string:
 		*p = raw
@@ -118,6 +122,8 @@ func setNumber[T int | time.Duration](
 	p *T, v variable, raw string, parse func(string) (T, error), kind string,
 ) string {
 	n, err := parse(raw)
+
+	// A bound that is not set does not parse.
 	low, noLow := parse(v.min)
 	high, noHigh := parse(v.max)
 	if err == nil && (noLow != nil || n >= low) && (noHigh != nil || n <= high) {
@@ -126,6 +132,7 @@ func setNumber[T int | time.Duration](
 	}
 
 	problem := "must be " + kind
+
 	if noLow == nil {
 		problem += " from " + v.min
 	}

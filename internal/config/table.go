@@ -28,6 +28,7 @@ func Table() string {
 
 	for _, p := range programs {
 		for _, v := range variables(p.config) {
+			// Programs that agree on all of a row share it.
 			r := row{v.name, v.shownDefault("`"), v.help + v.bounds()}
 			if !slices.Contains(rows, r) {
 				rows = append(rows, r)

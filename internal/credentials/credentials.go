@@ -138,6 +138,7 @@ func Create(ctx context.Context, tx pgx.Tx, clientID uuid.UUID, scopes []string)
 	slices.Sort(scopes)
 	scopes = slices.Compact(scopes)
 
+	// The secret itself stays here.
 	token := newToken()
 	hash := token.hash()
 	if _, err := tx.Exec(ctx, insertCredential, token.id, clientID, hash[:], scopes); err != nil {

@@ -51,6 +51,7 @@ func (l *lookups) ask(id string, known bool) (*lookup, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
+	// One look-up answers all who ask for the same id.
 	if asked := l.waiting[id]; asked != nil {
 		return asked, nil
 	}
@@ -90,6 +91,8 @@ func (l *lookups) next() map[string]*lookup {
 	defer l.mu.Unlock()
 
 	batch := map[string]*lookup{}
+
+	// Who asks for one of them from now on waits for the next query, which sees a later state.
 	for _, queue := range []*[]string{&l.known, &l.strangers} {
 		n := min(len(*queue), lookupBatch-len(batch))
 		for _, id := range (*queue)[:n] {

@@ -49,6 +49,8 @@ func Parse(s string) (Token, bool) {
 	if len(s) != tokenLen || !strings.HasPrefix(s, prefix) || s[len(prefix)+idLen] != '_' {
 		return Token{}, false
 	}
+
+	// All three parts must be as newToken makes them.
 	id, secret := s[len(prefix):len(prefix)+idLen], s[bodyLen-secretLen:bodyLen]
 	if !isBase62(id) || !isBase62(secret) || s[bodyLen:] != checksum(s[:bodyLen]) {
 		return Token{}, false

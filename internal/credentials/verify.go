@@ -107,6 +107,7 @@ func (v *Verifier) row(ctx context.Context, id string) (*row, error) {
 		return known, nil
 	}
 
+	// Unknown, or not trusted any more: no one gets in before the database is asked.
 	l, err := v.lookups.ask(id, known != nil)
 	if err != nil {
 		return nil, err

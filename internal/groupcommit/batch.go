@@ -19,6 +19,7 @@ func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 // work commits batch after batch, until the queue is closed and empty.
 func (g *Group[T, R]) work(ctx context.Context) {
 	batch := make([]*call[T, R], 0, g.o.MaxBatch)
+
 	for first := range g.queue {
 		batch = g.fill(append(batch[:0], first))
 		if len(batch) > 0 {
@@ -33,6 +34,7 @@ func (g *Group[T, R]) fill(batch []*call[T, R]) []*call[T, R] {
 		batch = batch[:0]
 	}
 
+	// Not waiting for more: what arrives from now on is the next batch.
 	for len(batch) < g.o.MaxBatch {
 		select {
 		case c, open := <-g.queue:

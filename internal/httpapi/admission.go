@@ -44,16 +44,18 @@ func (p place) refund() { p.admission.rates.giveBack(p.client) }
 // it. A *problem refuses it: the client is over its rate or the tenant over its share.
 func (a *admission) work(ctx context.Context, tenant, client uuid.UUID) (place, error) {
 	p := place{a, tenant, client}
+
 	if wait := a.rates.take(client); wait > 0 {
 		return place{}, refuse("rate-limited",
 			"Nothing was done. Repeat the identical request later.").with("Retry-After", seconds(wait))
 	}
 
-	// Neither of the errors of take executes anything, so the token goes back.
+	// Neither error of take executes anything, so the token goes back.
 	err := a.shares.take(ctx, tenant)
 	if err != nil {
 		p.refund()
 	}
+
 	if errors.Is(err, errTooMany) {
 		return place{}, refuse("rate-limited", "Nothing was done: this tenant has too many requests "+
 			"in progress. Repeat the identical request later.").later()

@@ -22,6 +22,7 @@ func (s *server) private(h handler) http.HandlerFunc {
 }
 
 func (s *server) identify(c *call) (credentials.Identity, error) {
+	// Of two headers a proxy may have checked the other one.
 	lines := c.Header.Values("Authorization")
 	if len(lines) != 1 {
 		return credentials.Identity{}, credentials.ErrUnauthorized

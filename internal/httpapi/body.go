@@ -16,6 +16,7 @@ const maxBody = 64 << 10
 // readBody reads the whole body before any transaction begins: a slow client must not keep one
 // open.
 func readBody(r *http.Request) ([]byte, error) {
+	// What can be refused by the header alone.
 	if r.URL.RawQuery != "" || r.URL.ForceQuery {
 		return nil, refuse("invalid-query", "A POST takes no query: everything goes into the body.")
 	}
@@ -29,6 +30,7 @@ func readBody(r *http.Request) ([]byte, error) {
 	// No ResponseWriter is passed, since it may be wrapped: errTooLarge closes the connection
 	// itself.
 	body, err := io.ReadAll(http.MaxBytesReader(nil, r.Body, maxBody))
+
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
@@ -53,10 +55,12 @@ func checkMediaType(h http.Header) error {
 			"The body must not be compressed: omit Content-Encoding.")
 	}
 
+	// Two headers may mean two things to two programs, so there must be one.
 	lines := h.Values("Content-Type")
 	if len(lines) != 1 {
 		return refuse("unsupported-media-type", "Send one Content-Type header: application/json.")
 	}
+
 	mediaType, params, err := mime.ParseMediaType(lines[0])
 	if err != nil || mediaType != applicationJSON {
 		return refuse("unsupported-media-type", "The Content-Type must be application/json.")

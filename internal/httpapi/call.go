@@ -31,6 +31,7 @@ func newCall(header http.Header, r *http.Request) *call {
 	c := &call{Request: r, id: requestID(r.Header), header: header, done: func() {}}
 	c.observe = &Observation{Method: short(r.Method), RequestID: c.id}
 
+	// Here and not in post, so that every answer echoes the key, a 401 or 404 too.
 	if r.Method == http.MethodPost { // other methods ignore the header
 		if c.key, c.keyErr = idempotency.ParseKey(r.Header); c.keyErr == nil {
 			header.Set(idempotency.Header, c.key)
@@ -71,7 +72,7 @@ func (c *call) pathID() (uuid.UUID, error) {
 type Observation struct {
 	Route     string // pattern; empty: no route matched
 	Method    string
-	Status    int // 0: a panic cut the connection while the answer was written
+	Status    int // as sent, even if a panic then cut the connection
 	Duration  time.Duration
 	RequestID string
 

@@ -24,6 +24,7 @@ func paymentCursor(cursor string) (uuid.UUID, error) {
 
 // entryCursor returns the number of the entry after which a list continues.
 func entryCursor(cursor string) (int64, error) {
+	// In one spelling only: not 07, not +7.
 	number, err := strconv.ParseInt(cursor, 10, 64)
 	if err != nil || number < 1 || strconv.FormatInt(number, 10) != cursor {
 		return 0, errCursor

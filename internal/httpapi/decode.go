@@ -32,6 +32,7 @@ func decodePayment(body []byte) (payments.Command, []byte, error) {
 		ClientReference:    f.text("client_reference", 255, false),
 	}
 
+	// What is wrong with several members together. Two that are missing are both uuid.Nil.
 	if c.SourceAccount == c.DestinationAccount && c.SourceAccount != uuid.Nil {
 		f.fail("same-account",
 			"source_account and destination_account must differ.", "destination_account")
@@ -40,6 +41,7 @@ func decodePayment(body []byte) (payments.Command, []byte, error) {
 		return nil, nil, err
 	}
 
+	// omitempty: a member that is absent and one that is empty ask for the same.
 	canonical, err := json.Marshal(struct {
 		AmountMinor        int64             `json:"amount_minor"`
 		Currency           string            `json:"currency"`

@@ -23,6 +23,7 @@ import (
 // nothing about itself.
 func problemFor(err error) *problem {
 	var p *problem
+
 	switch {
 	case errors.As(err, &p):
 		return p
@@ -59,6 +60,7 @@ func notBegun(err error) bool {
 // unavailable reports whether err means that the database is away or overloaded, so that a repeat
 // may succeed.
 func unavailable(err error) bool {
+	// The server answered: its SQLSTATE decides.
 	var pg *pgconn.PgError
 	if errors.As(err, &pg) {
 		switch pg.Code {
@@ -71,6 +73,7 @@ func unavailable(err error) bool {
 		return class == "08" || class == "53" || strings.HasPrefix(pg.Code, "57P0")
 	}
 
+	// It did not answer, or not in time.
 	var connect *pgconn.ConnectError
 	var network net.Error
 	return errors.As(err, &connect) || errors.As(err, &network) ||
@@ -102,6 +105,7 @@ func methodNotAllowed(c *call) (response, error) {
 		path = c.URL.RawPath
 	}
 
+	// GET also answers HEAD, which has no routes of its own.
 	var allowed []string
 	if routes.Match(chi.NewRouteContext(), http.MethodGet, path) {
 		allowed = append(allowed, http.MethodGet, http.MethodHead)
@@ -109,7 +113,7 @@ func methodNotAllowed(c *call) (response, error) {
 	if routes.Match(chi.NewRouteContext(), http.MethodPost, path) {
 		allowed = append(allowed, http.MethodPost)
 	}
-	if len(allowed) == 0 {
+	if len(allowed) == 0 { // an unknown method on an unknown path
 		return notFound(c)
 	}
 

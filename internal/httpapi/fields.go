@@ -55,11 +55,11 @@ func (f *fields) err() error {
 		}
 	}
 	all = append(all, f.errors...)
-
 	if len(all) == 0 {
 		return nil
 	}
 
+	// The first mistake is the problem itself, errors has all of them.
 	p := refuse(all[0].Code, "%s", all[0].Detail)
 	if n := len(all) - 1; n > 0 {
 		p.Detail += fmt.Sprintf(" %d more: see errors.", n)
@@ -71,6 +71,7 @@ func (f *fields) err() error {
 func (f *fields) unknown(name string) string {
 	name = short(name)
 
+	// encoding/json and others like it accept another case, so clients send it.
 	for known := range f.taken {
 		if strings.EqualFold(name, known) {
 			return fmt.Sprintf("%q is not a member of this request; did you mean %q?", name, known)
@@ -98,6 +99,8 @@ func (f *fields) get(name string) (strictjson.Value, bool) {
 // told so.
 func (f *fields) amount(name string) int64 {
 	v, there := f.get(name)
+
+	// Taken even if amount_minor is there too: two amounts would leave the choice to us.
 	if _, other := f.get("amount"); other {
 		f.fail("invalid-amount", "Use amount_minor, an integer in minor units of the currency: "+
 			`250.00 USD is "amount_minor": 25000.`, "amount")
@@ -195,6 +198,7 @@ const (
 func (f *fields) metadata(name string) map[string]string {
 	pairs := map[string]string{}
 	v, there := f.get(name)
+
 	switch {
 	case !there:
 		return pairs
@@ -234,6 +238,7 @@ const (
 // short cuts a name chosen by the client to maxQuoted characters.
 func short(name string) string {
 	n := 0
+
 	for i := range name { // by character
 		if n == maxQuoted {
 			return name[:i] + "…"

@@ -15,6 +15,7 @@ func live(*call) (response, error) { return ok(health{"live"}), nil }
 
 // ready reports whether requests should be sent to this instance.
 func (s *server) ready(c *call) (response, error) {
+	// A load balancer takes no answer for no.
 	ctx, cancel := context.WithTimeout(c.Context(), 2*time.Second)
 	defer cancel()
 	if err := s.Ready(ctx); err != nil {

@@ -1,11 +1,13 @@
 package httpapi
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"time"
 
 	"github.com/go-chi/chi/v5"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/oncepay/oncepay/internal/idempotency"
 )
@@ -28,6 +30,7 @@ func (s *server) getKey(c *call) (response, error) {
 		return response{}, err
 	}
 	c.observe.Key = key
+
 	if _, err := newQuery(c.Request); err != nil {
 		return response{}, err
 	}
@@ -39,6 +42,7 @@ func (s *server) getKey(c *call) (response, error) {
 		return response{}, err
 	}
 
+	// Only a finished key has an answer, and with it times and a resource.
 	status := keyStatus{Key: key, Status: "unknown"}
 	switch a.State {
 	case idempotency.InProgress:
@@ -54,6 +58,21 @@ func (s *server) getKey(c *call) (response, error) {
 	default: // New; the other states compare fingerprints, which a GET does not have
 	}
 	return ok(status), nil
+}
+
+// peek returns the state of a key without taking its lock.
+func (s *server) peek(
+	ctx context.Context, r idempotency.Request,
+) (idempotency.Answer, error) {
+	done, err := s.admission.read(ctx, r.TenantID)
+	if err != nil {
+		return idempotency.Answer{}, err
+	}
+	defer done()
+
+	return asTenant(ctx, s.Read, r.TenantID, func(tx pgx.Tx) (idempotency.Answer, error) {
+		return idempotency.Peek(ctx, tx, r, s.Retention)
+	})
 }
 
 // pathKey reads {key}, the bare key percent-encoded. chi matches RawPath if there is one, and

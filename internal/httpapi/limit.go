@@ -49,6 +49,7 @@ func (l *limits) take(client uuid.UUID) time.Duration {
 		l.buckets[client] = b
 	}
 
+	// The bucket is filled when it is looked at: no timer runs.
 	b.tokens, b.at = l.level(b, now), now
 	if b.tokens < 1 {
 		return max(1, time.Duration((1-b.tokens)/l.rate*float64(time.Second)))
@@ -61,7 +62,7 @@ func (l *limits) giveBack(client uuid.UUID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	if b := l.buckets[client]; b != nil {
+	if b := l.buckets[client]; b != nil { // it may have been evicted
 		b.tokens = min(l.burst, b.tokens+1)
 	}
 }

@@ -7,8 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/oncepay/oncepay/internal/credentials"
 	"github.com/oncepay/oncepay/internal/idempotency"
 	"github.com/oncepay/oncepay/internal/payments"
@@ -38,6 +36,7 @@ func (s *server) post(route string, decode decoder) handler {
 			c.header.Set("Preference-Applied", "wait="+strconv.Itoa(int(wait.Seconds())))
 		}
 
+		// From here on the client may be gone: what was received is done, and answered to a repeat.
 		r := s.request(c, route, command, canonical)
 		answer, err := s.submit(c.Context(), r, wait)
 		if answer.State != 0 {
@@ -147,26 +146,12 @@ func (s *server) replayOr(
 	}
 	defer done()
 
+	// On the primary, whose answer is durable: a standby may not have it yet.
 	answer, err := idempotency.Find(ctx, s.Write, r.Request, s.Retention)
 	if err == nil && answer.State == idempotency.New {
 		return idempotency.Answer{}, refusal
 	}
 	return answer, err
-}
-
-// peek returns the state of a key without taking its lock.
-func (s *server) peek(
-	ctx context.Context, r idempotency.Request,
-) (idempotency.Answer, error) {
-	done, err := s.admission.read(ctx, r.TenantID)
-	if err != nil {
-		return idempotency.Answer{}, err
-	}
-	defer done()
-
-	return asTenant(ctx, s.Read, r.TenantID, func(tx pgx.Tx) (idempotency.Answer, error) {
-		return idempotency.Peek(ctx, tx, r, s.Retention)
-	})
 }
 
 // answered makes the response to an answer. Headers tell a first answer from a replay.
@@ -199,6 +184,7 @@ func answered(h http.Header, a idempotency.Answer) (response, error) {
 			"Nothing was done. Repeat the identical request later with the same key.").later()
 	}
 
+	// Byte for byte as it was stored.
 	r := a.Response
 	return response{r.Status, r.ContentType, r.Location, r.Body}, nil
 }

@@ -36,6 +36,7 @@ func parseWait(digits string) (wait time.Duration, ok bool) {
 		digits = digits[1 : len(digits)-1]
 	}
 
+	// A number too large is a wish like any other, and capped like any other.
 	n, err := strconv.ParseUint(digits, 10, 16)
 	switch {
 	case errors.Is(err, strconv.ErrRange):

@@ -30,6 +30,7 @@ func newQuery(r *http.Request, known ...string) (*query, error) {
 	}
 
 	q := &query{values: values}
+
 	for name, vs := range values {
 		switch {
 		case !slices.Contains(known, name):
@@ -56,6 +57,7 @@ func (q *query) err() error {
 		return strings.Compare(a.Parameter, b.Parameter)
 	})
 
+	// The first mistake is the problem itself.
 	p := refuse("invalid-query", "%s", q.errors[0].Detail)
 	p.Errors = q.errors[:min(len(q.errors), maxErrors)]
 	return p

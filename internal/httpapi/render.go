@@ -40,6 +40,7 @@ func created(location string, v any) idempotency.Response {
 func refused(o payments.Outcome) *problem {
 	p := refuse(string(o.Refusal.Code), "%s", reason(o.Refusal))
 
+	// Not the path of the attempt: these bytes answer every attempt.
 	p.Instance = paymentsPath
 	if o.Refusal.Code == payments.SystemExists {
 		p.Instance = accountsPath

@@ -64,6 +64,7 @@ func New(o Options) http.Handler {
 	}
 	s := &server{o, newAdmission(o.RateLimit, o.TenantMax, connections)}
 
+	// What no route matches is a problem document as well, and observed like every request.
 	r := chi.NewRouter()
 	r.Use(middleware.GetHead)
 	r.NotFound(s.serve(notFound))
@@ -72,6 +73,7 @@ func New(o Options) http.Handler {
 	r.Get("/livez", s.serve(live))
 	r.Get("/readyz", s.serve(s.ready))
 
+	// Everything else needs a credential.
 	r.Post(accountsPath, s.private(s.post(accountsPath, decodeAccount)))
 	r.Get(accountsPath+"/{id}", s.private(s.getAccount))
 	r.Get(accountsPath+"/{id}/entries", s.private(s.listEntries))

@@ -75,10 +75,12 @@ func (s *shares) enter(tenant uuid.UUID) (turn chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
+	// Two tenants by turns keep the window open.
 	if tenant != s.last && s.last != uuid.Nil {
 		s.changed = s.now()
 	}
 	s.last = tenant
+
 	mine := s.of[tenant]
 	if mine == nil {
 		mine = &share{}

@@ -42,37 +42,33 @@ func newReads(connections int) *turns {
 
 // take waits for a turn of the tenant. Call done to end it; nil: none came in time.
 func (t *turns) take(ctx context.Context, tenant uuid.UUID) (done func()) {
-	mine := t.enter(tenant)
-	done = func() {
-		<-mine.taken
-		t.leave(tenant, mine)
-	}
-	if t.pause > 0 {
-		free := done
-		done = func() { time.AfterFunc(t.pause, free) }
-	}
-
-	select {
-	case mine.taken <- struct{}{}: // without waiting, as nearly always
-		return done
-	default:
-	}
-
 	ctx, cancel := context.WithTimeout(ctx, t.patience)
 	defer cancel()
+
+	// The channel holds as many as may run at a time, and its senders queue in their order.
+	mine := t.enter(tenant)
 	select {
 	case mine.taken <- struct{}{}:
-		return done
 	case <-ctx.Done():
 		t.leave(tenant, mine)
 		return nil
 	}
+
+	free := func() {
+		<-mine.taken
+		t.leave(tenant, mine)
+	}
+	if t.pause == 0 {
+		return free
+	}
+	return func() { time.AfterFunc(t.pause, free) }
 }
 
 func (t *turns) enter(tenant uuid.UUID) *turn {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
+	// users counts those that wait, too: the entry must not go while its channel is in use.
 	mine := t.of[tenant]
 	if mine == nil {
 		mine = &turn{taken: make(chan struct{}, t.atATime)}

@@ -50,18 +50,18 @@ func Claim(
 	ctx context.Context, tx pgx.Tx, rs []Request, retention time.Duration,
 ) ([]Answer, error) {
 	retention = orDefault(retention)
-
+	hashes := make([][]byte, len(rs))
+	l := locks{numbers: make([]int64, len(rs))}
 	for i, r := range rs {
 		if r.Fingerprint.Version == 0 {
 			return nil, fmt.Errorf("claim idempotency keys: request %d has no fingerprint", i)
 		}
+		hashes[i] = hashKey(r.TenantID, r.ClientID, r.Key)
+		l.numbers[i] = lockNumber(hashes[i])
 	}
 
-	hashes := hashesOf(rs)
-	l := locks{numbers: lockNumbers(hashes), taken: make([]bool, 0, len(rs))}
-	found := records{}
-
 	// Lock, then look. The order of these three statements is the whole proof; see doc.go.
+	found := records{}
 	var batch pgx.Batch
 	batch.Queue(lockKeys, l.numbers, retention).Query(l.read)
 	batch.Queue(acceptInvalidations)
@@ -100,10 +100,7 @@ func (l *locks) answers(rs []Request, found records) []Answer {
 	answers := make([]Answer, len(rs))
 
 	// Advisory locks are re-entrant, so the second request of a key in one batch gets it as well.
-	var seen map[int64]bool
-	if len(rs) > 1 {
-		seen = make(map[int64]bool, len(rs))
-	}
+	seen := make(map[int64]bool, len(rs))
 
 	for i, r := range rs {
 		k := found.of(r)
@@ -117,9 +114,7 @@ func (l *locks) answers(rs []Request, found records) []Answer {
 			answers[i] = Answer{State: New, RequestID: r.RequestID, Date: l.now, Expires: expires}
 		}
 
-		if seen != nil {
-			seen[l.numbers[i]] = true
-		}
+		seen[l.numbers[i]] = true
 	}
 	return answers
 }
@@ -129,20 +124,4 @@ func orDefault(retention time.Duration) time.Duration {
 		return DefaultRetention
 	}
 	return retention
-}
-
-func hashesOf(rs []Request) [][]byte {
-	hashes := make([][]byte, len(rs))
-	for i, r := range rs {
-		hashes[i] = hashKey(r.TenantID, r.ClientID, r.Key)
-	}
-	return hashes
-}
-
-func lockNumbers(hashes [][]byte) []int64 {
-	ns := make([]int64, len(hashes))
-	for i, h := range hashes {
-		ns[i] = lockNumber(h)
-	}
-	return ns
 }

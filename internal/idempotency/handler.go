@@ -83,6 +83,7 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return h.collect(withBody(ctx, r, body), tx)
 	}
 
+	// Claim, Do, Store, COMMIT. Only then is anything sent.
 	answer, err := Run(r.Context(), h.DB, request, h.Retention, do)
 	if err != nil {
 		h.log().ErrorContext(r.Context(), "request failed",
@@ -148,6 +149,7 @@ func write(w http.ResponseWriter, key string, a Answer) {
 	case New, Replay:
 	}
 
+	// The stored answer. Headers alone tell a first answer from a replay.
 	w.Header().Set("Idempotent-Replayed", strconv.FormatBool(a.State == Replay))
 	if a.State == Replay {
 		w.Header().Set("Original-Request-Id", a.RequestID)

@@ -37,6 +37,7 @@ func ParseKey(h http.Header) (string, error) {
 		return "", fmt.Errorf("%w: it was sent %d times", ErrKeyInvalid, len(lines))
 	}
 
+	// Quoted as RFC 9651 has it, or bare as Stripe's clients send it.
 	key, err := lines[0], error(nil)
 	if strings.HasPrefix(key, `"`) {
 		key, err = unquote(key)

@@ -76,6 +76,7 @@ func (k *record) answer(r Request, promised time.Duration) Answer {
 		State: Replay, RequestID: k.requestID, Date: k.createdAt, Expires: k.createdAt.Add(promised),
 	}
 
+	// Compared by the rules under which it was stored.
 	f, known := r.fingerprintOf(k.version)
 	switch {
 	case !known:

@@ -19,6 +19,7 @@ func WarnPlainText(ctx context.Context, log *slog.Logger, variable, url string) 
 		return
 	}
 
+	// Fallbacks are what the driver tries next: other hosts, and with sslmode=prefer plain text.
 	plain := func(host string, tls *tls.Config) bool { return tls == nil && !local(host) }
 
 	host, warn := cfg.Host, plain(cfg.Host, cfg.TLSConfig)

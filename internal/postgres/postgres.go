@@ -96,6 +96,7 @@ func Open(
 
 // configure sets the limits of a connection.
 func configure(conn *pgx.ConnConfig, url, app string) {
+	// For peers that vanished.
 	conn.ConnectTimeout = connectTimeout
 	conn.DialFunc = (&net.Dialer{
 		Timeout: connectTimeout,
@@ -113,6 +114,7 @@ func configure(conn *pgx.ConnConfig, url, app string) {
 		return e.Code != "25006" && e.SeverityUnlocalized != "FATAL"
 	}
 
+	// What the URL sets itself stays.
 	setDefault(conn.RuntimeParams, "application_name", app)
 	for name, value := range settings {
 		setDefault(conn.RuntimeParams, name, value)
@@ -166,6 +168,7 @@ func serverVersion(ctx context.Context, pool *pgxpool.Pool) (version string, err
 // oneLine joins the lines on which the driver lists what it tried, without repeating an address
 // that it tried with TLS and without.
 func oneLine(err error) string {
+	// The first line says what was tried, the others what happened at each address.
 	head, tried, _ := strings.Cut(err.Error(), "\n\t")
 	attempts := slices.Compact(strings.Split(tried, "\n\t"))
 	return strings.TrimSpace(head + " " + strings.Join(attempts, "; "))

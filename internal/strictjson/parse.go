@@ -8,6 +8,7 @@ import (
 // ParseObject parses src, which must be one JSON object and nothing else. Its error is a
 // *SyntaxError, an *EncodingError or a *DuplicateError.
 func ParseObject(src []byte) ([]Member, error) {
+	// Some parsers skip a mark, and some read what follows in its encoding.
 	for _, bom := range [][]byte{{0xEF, 0xBB, 0xBF}, {0xFE, 0xFF}, {0xFF, 0xFE}} {
 		if bytes.HasPrefix(src, bom) {
 			return nil, &SyntaxError{"unexpected byte order mark"}
@@ -84,6 +85,7 @@ func (p *parser) value(depth int) (Value, error) {
 		return Value{}, err
 	}
 
+	// The first byte tells the kind.
 	switch c := p.next(); {
 	case (c == '{' || c == '[') && depth == maxDepth:
 		return Value{}, &SyntaxError{fmt.Sprintf("nested more than %d levels deep", maxDepth)}
@@ -146,6 +148,7 @@ func (p *parser) member(depth int) (m Member, err error) {
 		return m, err
 	}
 
+	// Its value is a level deeper.
 	if p.skipSpace(); !p.accept(':') {
 		return m, p.syntax("expected ':'")
 	}
@@ -214,6 +217,7 @@ func (p *parser) number() (Value, error) {
 
 func (p *parser) digits() bool {
 	start := p.pos
+
 	for isDigit(p.next()) {
 		p.pos++
 	}

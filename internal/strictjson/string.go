@@ -8,7 +8,7 @@ import (
 func (p *parser) string() (string, error) {
 	var b []byte
 
-	p.pos++
+	p.pos++ // the opening quote
 	for p.pos < len(p.src) {
 		switch c := p.src[p.pos]; {
 		case c == '"':
@@ -28,6 +28,7 @@ func (p *parser) string() (string, error) {
 			b = append(b, c)
 			p.pos++
 		default:
+			// RuneError of one byte is not the character U+FFFD, which has three.
 			r, size := utf8.DecodeRune(p.src[p.pos:])
 			if r == utf8.RuneError && size == 1 {
 				return "", p.encoding("not UTF-8")
@@ -53,6 +54,8 @@ func (p *parser) escape() (rune, error) {
 		p.pos++
 		return r, nil
 	}
+
+	// Four digits are half of a character beyond the 65,536 that they can name.
 	if c != 'u' {
 		return 0, p.syntax("unknown escape sequence")
 	}
@@ -81,7 +84,7 @@ func (p *parser) escape() (rune, error) {
 
 // hex parses uXXXX.
 func (p *parser) hex() (r rune, ok bool) {
-	p.pos++
+	p.pos++ // the u
 	for range 4 {
 		c := p.next()
 		switch {
