@@ -32,7 +32,7 @@ const seesEveryTenant = tenantTables + `(
 func checkReader(ctx context.Context, db *pgxpool.Pool, cfg config.API, log *slog.Logger) error {
 	var role, tables string
 	if err := db.QueryRow(ctx, seesEveryTenant).Scan(&role, &tables); err != nil {
-		return fmt.Errorf("look at the role of the read pool: %w", err)
+		return fmt.Errorf("check the role of the read pool: %w", err)
 	}
 
 	switch {
@@ -40,12 +40,12 @@ func checkReader(ctx context.Context, db *pgxpool.Pool, cfg config.API, log *slo
 		return nil
 	case cfg.RowSecurity == "off":
 		log.WarnContext(ctx,
-			"row-level security does not hold for the read role (ROW_LEVEL_SECURITY=off)",
+			"row-level security does not apply to the read role (ROW_LEVEL_SECURITY=off)",
 			"role", role, "tables", tables)
 		return nil
 	}
 
-	return fmt.Errorf("row-level security does not hold for %s on %s: give DATABASE_READ_URL a login "+
+	return fmt.Errorf("row-level security does not apply to %s on %s: give DATABASE_READ_URL a login "+
 		"with the role api_read and no other, or set ROW_LEVEL_SECURITY=off", role, tables)
 }
 
@@ -56,7 +56,7 @@ const rewrites = tenantTables + `has_table_privilege(c.oid, 'UPDATE, DELETE, TRU
 func checkWriter(ctx context.Context, db *pgxpool.Pool, log *slog.Logger) error {
 	var role, tables string
 	if err := db.QueryRow(ctx, rewrites).Scan(&role, &tables); err != nil {
-		return fmt.Errorf("look at the role of the write pool: %w", err)
+		return fmt.Errorf("check the role of the write pool: %w", err)
 	}
 
 	if tables != "" {

@@ -104,7 +104,7 @@ KAFKA_BROKERS must be host:port separated by commas, without a scheme; number 2 
 TOPIC_PREFIX must be up to 200 letters, digits, dots, hyphens and underscores, for example TOPIC_PREFIX=oncepay.
 RELAY_LEASE must be a duration from 1s to 1m, for example RELAY_LEASE=3s
 RELAY_BATCH must be a whole number from 1 to 10000, for example RELAY_BATCH=2500
-OUTBOX_RETENTION must be a duration from 1h up, for example OUTBOX_RETENTION=168h
+OUTBOX_RETENTION must be a duration of at least 1h, for example OUTBOX_RETENTION=168h
 ADMIN_ADDR must be an address to listen on, [host]:port, for example ADMIN_ADDR=127.0.0.1:9091
 LOG_LEVEL must be debug, info, warn or error, for example LOG_LEVEL=info
 LOG_FORMAT must be json or text, for example LOG_FORMAT=json`)

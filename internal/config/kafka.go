@@ -18,7 +18,7 @@ func (k Kafka) together() (problems []error) {
 	case k.Mechanism == "" && login:
 		problems = append(problems, errors.New("KAFKA_USERNAME and KAFKA_PASSWORD_FILE need KAFKA_SASL_MECHANISM"))
 	case k.Mechanism == "PLAIN" && k.TLS != "on":
-		problems = append(problems, errors.New("KAFKA_SASL_MECHANISM=PLAIN needs KAFKA_TLS=on: it sends the password as it is"))
+		problems = append(problems, errors.New("KAFKA_SASL_MECHANISM=PLAIN needs KAFKA_TLS=on: it sends the password in plain text"))
 	}
 
 	if k.CAFile != "" && k.TLS != "on" {

@@ -34,7 +34,7 @@ func TestKafkaLogin(t *testing.T) {
 		"no user":               {"KAFKA_SASL_MECHANISM=SCRAM-SHA-512 KAFKA_PASSWORD_FILE=" + password, half},
 		"no password":           {"KAFKA_SASL_MECHANISM=SCRAM-SHA-512 KAFKA_USERNAME=relay", half},
 		"no mechanism":          {"KAFKA_USERNAME=relay", "KAFKA_USERNAME and KAFKA_PASSWORD_FILE need KAFKA_SASL_MECHANISM"},
-		"PLAIN without TLS":     {"KAFKA_SASL_MECHANISM=PLAIN KAFKA_USERNAME=relay KAFKA_PASSWORD_FILE=" + password, "KAFKA_SASL_MECHANISM=PLAIN needs KAFKA_TLS=on: it sends the password as it is"},
+		"PLAIN without TLS":     {"KAFKA_SASL_MECHANISM=PLAIN KAFKA_USERNAME=relay KAFKA_PASSWORD_FILE=" + password, "KAFKA_SASL_MECHANISM=PLAIN needs KAFKA_TLS=on: it sends the password in plain text"},
 		"file that is missing":  {"KAFKA_PASSWORD_FILE=" + dir + "/none", secret},
 		"file that is empty":    {"KAFKA_PASSWORD_FILE=" + empty, secret},
 		"authorities, no TLS":   {"KAFKA_CA_FILE=" + password, "KAFKA_CA_FILE must be a readable file of certificates in PEM, for example KAFKA_CA_FILE=/etc/kafka/ca.pem"},

@@ -133,14 +133,11 @@ func setNumber[T int | time.Duration](
 
 	problem := "must be " + kind
 
-	if noLow == nil {
-		problem += " from " + v.min
-	}
 	switch {
 	case noHigh == nil:
-		problem += " to " + v.max
+		problem += " from " + v.min + " to " + v.max
 	case noLow == nil:
-		problem += " up"
+		problem += " of at least " + v.min
 	}
 	return problem
 }

@@ -3,6 +3,7 @@ package httpapi_test
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -171,7 +172,7 @@ func TestUnusualRequestLines(t *testing.T) {
 			t.Fatal(err)
 		}
 		body, err := io.ReadAll(response.Body)
-		_ = conn.Close()
+		err = errors.Join(err, response.Body.Close(), conn.Close())
 		if err != nil || response.StatusCode != want.status {
 			t.Fatalf("%.40s: %d %v", line, response.StatusCode, err)
 		}

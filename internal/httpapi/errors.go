@@ -48,7 +48,7 @@ func problemFor(err error) *problem {
 				"under the same key it will not take effect twice.").later()
 	}
 	return refuse("internal",
-		"As far as is known, nothing was done. Tell the operator the request id.")
+		"As far as we know, nothing was done. Report the request_id to the operator.")
 }
 
 // notBegun reports whether err means that work on the request never started.

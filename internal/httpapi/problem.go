@@ -84,7 +84,7 @@ var kinds = map[string]struct {
 	"amount-out-of-range":   {422, "A balance would overflow", retryNewKey},
 	"currency-mismatch":     {422, "The account is kept in another currency", retryNever},
 	"funding-forbidden":     {403, "The credential may not fund accounts", retryNewKey},
-	"system-account-exists": {409, "There already is a system account in this currency", retryNever},
+	"system-account-exists": {409, "There is already a system account in this currency", retryNever},
 
 	// Not the client's fault.
 	"outcome-unknown": {503, "The outcome of the request is not known yet", retrySameKey},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -30,7 +31,7 @@ const (
 // here, behind each other, and not in the common queue. A tenant that is alone may use all of the
 // queue.
 type shares struct {
-	most int // in progress; 0: unlimited
+	most int // in progress
 	now  func() time.Time
 
 	mu      sync.Mutex
@@ -45,6 +46,9 @@ type share struct {
 }
 
 func newShares(most int, now func() time.Time) *shares {
+	if most == 0 {
+		most = math.MaxInt
+	}
 	return &shares{most: most, now: now, of: map[uuid.UUID]*share{}}
 }
 
@@ -53,10 +57,6 @@ var errTooMany = errors.New("too many requests of this tenant are in progress")
 // take waits until a request of the tenant may go to the committers. Call giveBack after a take
 // without an error. The error is errTooMany, or groupcommit.ErrNotBegun when ctx ends first.
 func (s *shares) take(ctx context.Context, tenant uuid.UUID) error {
-	if s.most <= 0 {
-		return nil
-	}
-
 	turn, err := s.enter(tenant)
 	if turn == nil {
 		return err
@@ -120,10 +120,6 @@ func (s *shares) leave(tenant uuid.UUID, turn chan struct{}) {
 }
 
 func (s *shares) giveBack(tenant uuid.UUID) {
-	if s.most <= 0 {
-		return
-	}
-
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.done(tenant, s.of[tenant])
