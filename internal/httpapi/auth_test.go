@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-chi/chi/v5"
 	"github.com/google/uuid"
@@ -189,6 +190,30 @@ func TestUnusualRequestLines(t *testing.T) {
 		if len(o.Method) > 70 {
 			t.Errorf("a method of %d bytes is observed", len(o.Method))
 		}
+	}
+}
+
+// A proxy that goes by the length sends what follows as a part of the body, and gives the answer to
+// it to its next client.
+func TestNothingFollowsTwoFramings(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	conn, err := net.Dial("tcp", a.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	_, err = io.WriteString(conn, "POST /api/v1/payments HTTP/1.1\r\nHost: x\r\nContent-Length: 40\r\nTransfer-Encoding: chunked\r\n\r\n"+
+		"0\r\n\r\nGET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	answers, err := io.ReadAll(conn)
+	if n := strings.Count(string(answers), "HTTP/1.1 "); n != 1 || err != nil {
+		t.Errorf("%d answers, %v:\n%s", n, err, answers)
 	}
 }
 

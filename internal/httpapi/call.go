@@ -39,6 +39,13 @@ func newCall(header http.Header, r *http.Request) *call {
 		c.observe.Key = c.key
 	}
 
+	// A chunked body may have come with a Content-Length too, which net/http drops without a word.
+	// RFC 9112 section 6.1 then demands to close the connection: a proxy that went by the length
+	// takes the next answer for another client's.
+	if len(r.TransferEncoding) > 0 {
+		header.Set("Connection", "close")
+	}
+
 	header.Set("X-Request-Id", c.id)
 	header.Set("Cache-Control", "no-store")
 	header.Set("X-Content-Type-Options", "nosniff")
