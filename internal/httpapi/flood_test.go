@@ -142,6 +142,26 @@ func TestRateTokenIsReturned(t *testing.T) {
 		a.caller.post(t, "/api/v1/accounts", body).wantStatus(t, http.StatusTooManyRequests)
 	})
 
+	t.Run("when the queue was full", func(t *testing.T) {
+		t.Parallel()
+		var full atomic.Bool
+		a := start(t, func(o *httpapi.Options) {
+			once(o)
+			submit := o.Submit
+			o.Submit = func(ctx context.Context, r payments.Request) (idempotency.Answer, error) {
+				if full.Load() {
+					return idempotency.Answer{}, groupcommit.ErrOverloaded
+				}
+				return submit(ctx, r)
+			}
+		})
+		full.Store(true)
+		a.caller.post(t, "/api/v1/accounts", body).is(t, http.StatusServiceUnavailable, "unavailable")
+		full.Store(false)
+		a.caller.post(t, "/api/v1/accounts", body).wantStatus(t, http.StatusCreated)
+		a.caller.post(t, "/api/v1/accounts", body).wantStatus(t, http.StatusTooManyRequests)
+	})
+
 	t.Run("beyond the tenant's share", func(t *testing.T) {
 		t.Parallel()
 		g := startGrouped(t, groupcommit.Options{Committers: 1}, func(o *httpapi.Options) {

@@ -93,7 +93,7 @@ func (s *server) submit(
 			again = s.Await(ctx, r)
 		case idempotency.InProgress:
 			again, err = s.awaitOther(ctx, r.Request, until)
-		default: // an answer
+		default: // done
 		}
 		if !again {
 			return answer, err
@@ -129,7 +129,7 @@ func (s *server) attempt(ctx context.Context, r payments.Request) (idempotency.A
 	defer place.leave()
 
 	answer, err := s.Submit(ctx, r)
-	if err == nil && answer.State != idempotency.New {
+	if notBegun(err) || err == nil && answer.State != idempotency.New {
 		place.refund() // nothing was executed
 	}
 	return answer, err
