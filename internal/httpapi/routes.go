@@ -25,7 +25,8 @@ type Options struct {
 	// not submitted.
 	Write idempotency.Beginner
 	// Read serves GET and the status of keys, as the role api_read: row-level security backs up
-	// every WHERE. A tenant gets at most half of its connections.
+	// every WHERE. A tenant has at most as many reads at a time as half of its connections, until
+	// their answers are written.
 	Read        *pgxpool.Pool
 	Credentials *credentials.Verifier
 

@@ -28,7 +28,8 @@ func Store(ctx context.Context, tx pgx.Tx, rs []Request, as []Answer) error {
 		hashes, fingerprints, bodies              [][]byte
 	)
 
-	// A column of each, since unnest makes the rows. Replays are stored, Busy ones must not be.
+	// One array for each column: unnest makes the rows. A Replay is stored already, and what is Busy
+	// must not be.
 	for i, a := range as {
 		if a.State != New {
 			continue
