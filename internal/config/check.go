@@ -46,6 +46,7 @@ func (v variable) checkText(raw string) (problem string) {
 
 func nameOf(limit int) func(string) string {
 	pattern := regexp.MustCompile(fmt.Sprintf(`^[A-Za-z0-9._-]{1,%d}$`, limit))
+
 	return func(raw string) string {
 		if pattern.MatchString(raw) {
 			return ""
@@ -100,6 +101,7 @@ func checkPostgres(raw string) string {
 
 func checkBrokers(raw string) string {
 	for i, broker := range strings.Split(raw, ",") {
+		// The scheme that other tools want would be a part of the host.
 		host, port, err := net.SplitHostPort(strings.TrimSpace(broker))
 		if err != nil || host == "" || !isPort(port, 1) {
 			return "must be host:port separated by commas, without a scheme; " +

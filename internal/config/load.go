@@ -99,12 +99,14 @@ func (v variable) set(field reflect.Value, getenv func(string) string) (problem 
 	case *string:
 		*p = raw
 		return v.checkText(raw)
+
 	case *[]string:
 		*p = strings.Split(raw, ",")
 		for i := range *p {
 			(*p)[i] = strings.TrimSpace((*p)[i])
 		}
 		return v.checkText(raw)
+
 	case *int:
 		return setNumber(p, v, raw, strconv.Atoi, "a whole number")
 	case *time.Duration:

@@ -141,6 +141,7 @@ func (p *parser) member(depth int) (m Member, err error) {
 	if p.next() != '"' {
 		return m, p.syntax("expected a member name in quotes")
 	}
+
 	if err = p.countToken(); err != nil {
 		return m, err
 	}
@@ -152,6 +153,7 @@ func (p *parser) member(depth int) (m Member, err error) {
 	if p.skipSpace(); !p.accept(':') {
 		return m, p.syntax("expected ':'")
 	}
+
 	p.skipSpace()
 	m.Value, err = p.value(depth + 1)
 	return m, err

@@ -64,6 +64,7 @@ func (p *parser) escape() (rune, error) {
 	if !ok {
 		return 0, p.syntax(`expected four hexadecimal digits after \u`)
 	}
+
 	if r == 0 {
 		return 0, p.encoding("U+0000 is not allowed")
 	}
