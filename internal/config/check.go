@@ -101,7 +101,6 @@ func checkPostgres(raw string) string {
 
 func checkBrokers(raw string) string {
 	for i, broker := range strings.Split(raw, ",") {
-		// The scheme that other tools want would be a part of the host.
 		host, port, err := net.SplitHostPort(strings.TrimSpace(broker))
 		if err != nil || host == "" || !isPort(port, 1) {
 			return "must be host:port separated by commas, without a scheme; " +
