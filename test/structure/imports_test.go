@@ -64,15 +64,19 @@ var table = map[string]rule{
 	"cmd/migrate":         {[]string{"internal/*", "migrations"}, nil},
 	"cmd/oncepay":         {[]string{"internal/*", "migrations"}, []string{pgx, uuid}},
 	"cmd/demo":            {[]string{"internal/*", "migrations"}, nil},
-	"tools/mutants":       {nil, []string{}},
-	"tools/bench":         {[]string{"internal/*", "migrations"}, []string{pgx, uuid, kgo, "github.com/HdrHistogram/hdrhistogram-go", "golang.org/x/sync"}},
-	"tools/soak":          {[]string{"internal/*", "migrations"}, []string{pgx, uuid, kgo, "github.com/HdrHistogram/hdrhistogram-go", "golang.org/x/sync"}},
-	"test/pgproxy":        {nil, []string{pgx}},
-	"test/plans":          {nil, nil},
-	"test/servers":        {[]string{"internal/testenv", "internal/embedded"}, nil},
-	"test/structure":      {nil, nil},
-	"test/e2e":            {nil, nil},
-	"test/contract":       {nil, nil},
+	"examples/minimal": {
+		[]string{"internal/idempotency", "internal/outbox", "internal/relay", "internal/relay/kafka"},
+		[]string{pgx, uuid, "golang.org/x/sync"},
+	},
+	"tools/mutants":  {nil, []string{}},
+	"tools/bench":    {[]string{"internal/*", "migrations"}, []string{pgx, uuid, kgo, "github.com/HdrHistogram/hdrhistogram-go", "golang.org/x/sync"}},
+	"tools/soak":     {[]string{"internal/*", "migrations"}, []string{pgx, uuid, kgo, "github.com/HdrHistogram/hdrhistogram-go", "golang.org/x/sync"}},
+	"test/pgproxy":   {nil, []string{pgx}},
+	"test/plans":     {nil, nil},
+	"test/servers":   {[]string{"internal/testenv", "internal/embedded"}, nil},
+	"test/structure": {nil, nil},
+	"test/e2e":       {nil, nil},
+	"test/contract":  {nil, nil},
 }
 
 // onlyFor lists packages that no other program than those named may contain.

@@ -1,0 +1,2 @@
+-- The example's own table.
+CREATE TABLE orders (id uuid PRIMARY KEY, item text NOT NULL);
