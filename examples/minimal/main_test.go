@@ -23,7 +23,7 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-// TestMinimal builds the example, runs it and sends one order twice: one row, one event.
+// TestMinimal builds the example, runs it and sends one order three times: there is one event.
 func TestMinimal(t *testing.T) {
 	t.Parallel()
 	db := testenv.EmptyDatabase(t)
@@ -39,6 +39,9 @@ func TestMinimal(t *testing.T) {
 	again, replayed := order(t, address, "order-1", "book")
 	if again != first || !replayed {
 		t.Errorf("the repeat got %q, replayed %t; want %q", again, replayed, first)
+	}
+	if out := readmesRepeat(t, address); out != first {
+		t.Errorf("the README's curl got %q, want %q", out, first)
 	}
 
 	// Once the cursor is behind everything, the topic has all that will ever be sent.
@@ -138,6 +141,27 @@ func order(t *testing.T, address, key, item string) (body string, replayed bool)
 		t.Fatalf("%d %s %v", response.StatusCode, b, err)
 	}
 	return string(b), response.Header.Get("Idempotent-Replayed") == "true"
+}
+
+// readmesRepeat runs the curl line of README.md, which is order-1 again, and returns what it prints.
+func readmesRepeat(t *testing.T, address string) string {
+	t.Helper()
+	readme, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, line, found := strings.Cut(string(readme), "\n    curl -d item=book")
+	line, _, _ = strings.Cut(line, "\n")
+	if !found {
+		t.Fatal("README.md does not send an order")
+	}
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", "curl -s -d item=book"+line)
+	cmd.Env = append(os.Environ(), "HTTP_ADDR="+address)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("curl%s: %v", line, err)
+	}
+	return string(out)
 }
 
 // consume returns what a topic has.

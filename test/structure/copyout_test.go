@@ -2,6 +2,7 @@ package structure
 
 import (
 	"database/sql"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -61,39 +62,97 @@ func TestACopyableFolderCompilesUnchangedInAnEmptyModule(t *testing.T) {
 	}
 }
 
-// TestREADMECopyCommands runs the README's lines and compares what they copy with what the package needs.
+// TestREADMECopyCommands runs the README's lines: what they copy is what the example needs, without
+// the tests; it compiles; and the schema is complete.
 func TestREADMECopyCommands(t *testing.T) {
 	t.Parallel()
-	const destination = "../shop/idempotency"
-	dir := filepath.Join(t.TempDir(), "idempotency")
+	script := commands(section(t, "README.md", "## Copy from it"))[0]
+	script, _, found := strings.Cut(script, " && go run .")
+	if !found {
+		t.Fatal("the README does not run what it copies")
+	}
+	shop, schema := filepath.Join(t.TempDir(), "shop"), filepath.Join(t.TempDir(), "schema.sql")
+	shell(t, root, script+" && go build -o "+os.DevNull+" .", shop, `psql() { cat >>`+schema+`; }`)
 
-	for line := range strings.Lines(read(t, filepath.Join(root, "README.md"))) {
-		command, indented := strings.CutPrefix(line, "    ")
-		if !indented || !strings.Contains(command, destination) {
-			continue
-		}
-		cmd := exec.Command("sh", "-c", strings.ReplaceAll(command, destination, dir))
-		cmd.Dir = root
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v\n%s", strings.TrimSpace(command), err, out)
+	want := []string{"00002_idempotency.sql", "00003_outbox.sql", "go.mod", "go.sum", "main.go", "orders.sql"}
+	for _, folder := range []string{"idempotency", "outbox", "relay", "relay/kafka"} {
+		want = append(want, "internal/"+folder+"/LICENSE")
+		for _, file := range goFiles(t, "internal/"+folder) {
+			want = append(want, "internal/"+folder+"/"+filepath.Base(file))
 		}
 	}
-
-	want := []string{"00002_idempotency.sql", "LICENSE"}
-	for _, file := range goFiles(t, "internal/idempotency") {
-		want = append(want, filepath.Base(file))
+	slices.Sort(want)
+	if got := filesOf(t, shop); !slices.Equal(got, want) {
+		t.Errorf("copied %v, want %v", got, want)
 	}
-	entries, err := os.ReadDir(dir)
+	execute(t, read(t, schema))
+}
+
+// TestREADMEFollowsFixes applies a fix of ours to a copy that its owner has edited.
+func TestREADMEFollowsFixes(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	ours, shop := filepath.Join(dir, "oncepay"), filepath.Join(dir, "shop")
+	const file, test = "internal/idempotency/doc.go", "internal/idempotency/a_test.go"
+	text := read(t, filepath.Join(root, file))
+	const own = "\n// Shop's own.\n"
+	fixed := strings.Replace(text, "# Promise", "# Promise, fixed", 1)
+	commit := `git init -q -b main . && git add . && git -c user.name=t -c user.email=t@there.test commit -q -m t`
+	for at, version := range map[string]string{ours: text, shop: text + own} {
+		write(t, filepath.Join(at, file), version)
+		shell(t, at, commit, "", "")
+	}
+	copied := strings.TrimSpace(shell(t, ours, "git rev-parse HEAD", "", ""))
+	write(t, filepath.Join(ours, file), fixed)
+	write(t, filepath.Join(ours, test), "package idempotency\n")
+	shell(t, ours, commit, "", "")
+
+	follow := commands(section(t, "README.md", "## Copy from it"))[1]
+	shell(t, shop, strings.ReplaceAll(follow, "COMMIT", copied), "", "")
+	if got, want := read(t, filepath.Join(shop, file)), fixed+own; got != want {
+		t.Errorf("after the fix %s is %q, want %q", file, got, want)
+	}
+	if _, err := os.Stat(filepath.Join(shop, test)); err == nil {
+		t.Error("a test was copied")
+	}
+}
+
+// shell runs a script in dir and returns what it printed. shop replaces "../shop".
+func shell(t *testing.T, dir, script, shop, before string) string {
+	t.Helper()
+	if shop != "" {
+		script = strings.ReplaceAll(script, "../shop", shop)
+	}
+	cmd := exec.CommandContext(t.Context(), "sh", "-ec", before+"\n"+script)
+	cmd.Dir = dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s\n%v\n%s", script, err, out)
+	}
+	return string(out)
+}
+
+// filesOf lists the files below dir, without what sed has kept.
+func filesOf(t *testing.T, dir string) (files []string) {
+	t.Helper()
+	err := fs.WalkDir(os.DirFS(dir), ".", func(path string, d fs.DirEntry, err error) error {
+		if err == nil && !d.IsDir() && filepath.Ext(path) != ".bak" {
+			files = append(files, path)
+		}
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var got []string
-	for _, e := range entries {
-		got = append(got, e.Name())
-	}
-	slices.Sort(want)
-	if !slices.Equal(got, want) {
-		t.Errorf("copied %v, want %v", got, want)
+	slices.Sort(files)
+	return files
+}
+
+// execute runs SQL in a database of its own.
+func execute(t *testing.T, sql string) {
+	t.Helper()
+	if _, err := testenv.EmptyDatabase(t).Pool(t, "").Exec(t.Context(), sql); err != nil {
+		t.Fatal(err)
 	}
 }
 
