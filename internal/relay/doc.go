@@ -44,7 +44,8 @@
 // at or below it that the snapshot could not see. A long transaction delays its own events only.
 //
 // More stragglers than a batch holds go out in chunks, all from the snapshot of the first chunk; new
-// rows wait meanwhile. Every committed row is passed exactly once. cursor.go has the statements.
+// rows wait meanwhile. Every committed row is passed exactly once. cursor.go has the statements,
+// docs/decisions/0003-cursor-by-snapshot.md three transactions step by step, under "By example".
 //
 // # When something fails
 //
