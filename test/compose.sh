@@ -56,3 +56,40 @@ paid_by_hand=(pay -key "by-hand-$$" -from "${accounts[0]}" -to "${accounts[1]}" 
 shows '^status  *completed$' "${paid_by_hand[@]}"
 shows 'it was paid once' "${paid_by_hand[@]}"
 echo "compose: oncepay shows the payment, its key, the statement and the outbox, and pays once"
+
+# What README and runbook tell a reader to type, as it is written there.
+documented() { # documented BEGINNING prints the command that begins so, on one line
+  sed -e :a -e '/\\$/{N;s/ *\\\n */ /;ba' -e '}' README.md docs/operating.md |
+    awk -v beginning="$1" '{ sub(/^[ `]+/, "") } index($0, beginning) == 1 { sub(/`.*/, ""); print; exit }' | grep . || fail "no document has $1"
+}
+in_kafka() { docker compose exec -T kafka sh -c "PATH=\$PATH:/opt/kafka/bin KAFKA=localhost:9092; $1"; }
+prints() { # prints PATTERN COMMAND… says whether a command prints such a line
+  local pattern=$1 out
+  shift
+  out=$("$@") && grep -q "$pattern" <<<"$out" || fail "$* does not print $pattern: $out"
+}
+from_here() { docker run --rm --network host postgres:17 sh -c "$1"; } # this machine may have no psql
+prints "$payment" from_here "$(documented 'psql postgres://')"
+prints 'no event was refused' sh -c "$(documented 'docker compose run --rm relay /relay dead-letters list')"
+prints '^main' in_kafka "$(documented 'kafka-console-consumer.sh')"
+prints 'oncepay.payments' in_kafka "$(documented 'kafka-consumer-groups.sh --bootstrap-server $KAFKA --describe')"
+
+# More partitions, but of a topic that nothing is sent to; offsets, but of yesterday, and nothing takes effect twice.
+in_kafka "kafka-topics.sh --bootstrap-server \$KAFKA --create --topic scratch-$$ --partitions 12" >/dev/null
+more=$(documented 'kafka-topics.sh --bootstrap-server $KAFKA --alter')
+in_kafka "${more/oncepay.payments/scratch-$$}"
+prints 'PartitionCount: 24' in_kafka "kafka-topics.sh --bootstrap-server \$KAFKA --describe --topic scratch-$$"
+docker compose stop consumer
+reset=$(documented 'kafka-consumer-groups.sh --bootstrap-server $KAFKA --group statements --reset-offsets')
+in_kafka "$(sed "s/[0-9-]*T[0-9:.]*/$(date -u -d yesterday +%FT%T.000)/" <<<"$reset")"
+docker compose start consumer
+
+# A relay that is killed runs again by itself.
+began() { docker inspect -f '{{.State.StartedAt}}' "$(docker compose ps -q relay)"; }
+before=$(began)
+eval "$(documented 'pid=$(docker inspect')"
+eval "$(documented 'docker run --rm --privileged')"
+again() { [ "$(began)" != "$before" ] && docker compose ps --status running --services | grep -x relay; }
+await "after its process was killed there runs" relay again
+await "debits in the statement after everything was delivered again" 5000 sql "SELECT debits_minor FROM statements WHERE account_id = '${accounts[0]}'"
+echo "compose: what README and runbook show works"

@@ -1,9 +1,220 @@
 package structure
 
-import "strings"
+import (
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
 
-// commands returns the code blocks of a Markdown text: what is indented by four columns and begins
-// a paragraph or a list's, and what is fenced.
+	"github.com/oncepay/oncepay/internal/testenv"
+)
+
+// ranBy names the test that runs a command of a document. What is not in it is recognised by
+// runner.
+var ranBy = map[string]string{
+	"for p in idempotency outbox relay relay/kafka; do mkdir -p ../shop/internal/$p":  copied,
+	"cp $(ls internal/$p/*.go | grep -v _test.go) LICENSE ../shop/internal/$p/; done": copied,
+	"cp examples/minimal/main.go examples/minimal/orders.sql go.mod go.sum ../shop/":  copied,
+	"cp migrations/00002_idempotency.sql migrations/00003_outbox.sql ../shop/":        copied,
+	"cd ../shop": copied,
+	"sed -i.bak s,github.com/oncepay/oncepay,example.com/shop, go.mod main.go internal/*/*/*.go": copied,
+	"for m in *.sql; do sed '/^-- +goose Down/,$d' $m | psql $DATABASE_URL; done":                copied,
+	"go mod tidy && go run .": copied,
+	"curl -d item=book -H 'Idempotency-Key: order-1' http://$HTTP_ADDR/orders":                      "examples/minimal/main_test.go:TestMinimal",
+	"git -C ../oncepay diff COMMIT main -- internal/idempotency ':!*_test.go' | git apply --reject": "test/structure/copyout_test.go:TestREADMEFollowsFixes",
+	"alias oncepay='docker compose run --rm oncepay'":                                               programs,
+	"export ONCEPAY_TOKEN=oncepay_…":                                                                programs,
+	"DATABASE_URL=postgres://relay:…@10.0.0.6:6432/oncepay?default_query_exec_mode=cache_describe":  "test/e2e/pooler_test.go:TestThroughPgBouncerAPaymentIsAnsweredOncePublishedAndInTheStatements",
+}
+
+const (
+	copied   = "test/structure/copyout_test.go:TestREADMECopyCommands"
+	programs = "test/e2e/commands_test.go:TestDocumentedPrograms"
+	login    = "test/e2e/login_test.go:TestLogInToKafka" // all of its section
+	inBase   = "test/structure/commands_test.go:TestDocumentedSQL"
+)
+
+// figures begin the blocks that are no commands.
+var figures = []string{"HTTP ─ authenticate", "[databases]", "[pgbouncer]"}
+
+var (
+	inline    = regexp.MustCompile("`([^`\n]+)`")
+	isCommand = regexp.MustCompile(`^(make|go|git|docker|psql|curl|cp|sed|kafka-[a-z-]+\.sh) `)
+	isSQL     = regexp.MustCompile(`^(SELECT|WITH|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|GRANT|DO|ROLLBACK) [^…]`)
+	isOurs    = regexp.MustCompile(`^(oncepay|relay|consumer|migrate) [a-z]`)
+	remark    = regexp.MustCompile(`(^|\s+)# .*$`)
+	number    = regexp.MustCompile(`[0-9]+`)
+)
+
+// TestEveryDocumentedCommandIsRun: what README and docs tell a reader to type is run by a test or in
+// CI. A new command is found here until it has its runner.
+func TestEveryDocumentedCommandIsRun(t *testing.T) {
+	t.Parallel()
+	stale := maps.Clone(ranBy)
+	for _, file := range []string{"README.md", "docs/*.md", "docs/decisions/*.md"} {
+		files, err := filepath.Glob(filepath.Join(root, file))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %v", file, err)
+		}
+		for _, file := range files {
+			for _, command := range documented(read(t, file)) {
+				delete(stale, command)
+				if !hasRunner(t, command) {
+					t.Errorf("%s: neither a test nor CI runs %q", filepath.Base(file), command)
+				}
+			}
+		}
+	}
+	for command := range stale {
+		t.Errorf("no document has the command %q of the list", command)
+	}
+}
+
+func TestAnUnlistedCommandIsFound(t *testing.T) {
+	t.Parallel()
+	for text, found := range map[string]bool{
+		"Text.\n\n    make test\n    oncepay outbox   # a remark\n":   false,
+		"Text: `make test`, `SELECT 1` and `relay dead-letters list`": false,
+		"1. Text.\n\n       SELECT 1\n       FROM x;\n":               false,
+		"`UPDATE … SET x` and `SELECT`":                               false,
+		"Text.\n\n    rm -rf bin\n":                                   true,
+		"1. Text.\n\n       make test && reboot\n":                    true,
+		"```\nmake nonsense\n```\n":                                   true,
+		"`go vet ./...`":                                              true,
+		"`kafka-topics.sh --delete`":                                  true,
+	} {
+		unlisted := slices.ContainsFunc(documented(text), func(c string) bool { return !hasRunner(t, c) })
+		if unlisted != found {
+			t.Errorf("%q: %q, found %t", text, documented(text), unlisted)
+		}
+	}
+}
+
+// hasRunner reports whether something that exists runs a command.
+func hasRunner(t *testing.T, command string) bool {
+	t.Helper()
+	kafka := strings.HasPrefix(command, "kafka-acls.sh ") || strings.HasPrefix(command, "kafka-topics.sh ") && strings.Contains(command, "--create")
+	test := ranBy[command]
+	switch {
+	case isSQL.MatchString(command):
+		test = inBase
+	case isOurs.MatchString(command):
+		test = programs
+	case kafka:
+		test = login
+	}
+	if file, name, found := strings.Cut(test, ":"); found {
+		return isTestIn(name, filepath.Join(root, file))
+	}
+	if ranByCompose(t, command) {
+		return true
+	}
+
+	// In CI, perhaps with other numbers. A target is run with each that has it as a prerequisite.
+	ci := read(t, filepath.Join(root, ".ci/run")) + read(t, filepath.Join(root, ".github/workflows/ci.yml")) +
+		read(t, filepath.Join(root, ".github/workflows/weekly.yml"))
+	if target, is := strings.CutPrefix(command, "make "); is {
+		makefile := read(t, filepath.Join(root, "Makefile"))
+		for _, m := range regexp.MustCompile(`(?m)^([a-z-]+):.* `+regexp.QuoteMeta(target)+`( |$)`).FindAllStringSubmatch(makefile, -1) {
+			if hasLine(ci, "make "+m[1]) {
+				return true
+			}
+		}
+	}
+	return hasLine(ci, command)
+}
+
+// hasLine reports whether a line of CI ends with a command.
+func hasLine(ci, command string) bool {
+	command = number.ReplaceAllString(command, "N")
+	for line := range strings.Lines(number.ReplaceAllString(ci, "N")) {
+		if line = strings.TrimSpace(line); strings.HasSuffix(" "+line, " "+command) {
+			return true
+		}
+	}
+	return false
+}
+
+// ranByCompose reports whether test/compose.sh takes the command out of its document and runs it.
+func ranByCompose(t *testing.T, command string) bool {
+	t.Helper()
+	taken := regexp.MustCompile(`\$\(documented '([^']+)'\)`)
+	for _, m := range taken.FindAllStringSubmatch(read(t, filepath.Join(root, "test/compose.sh")), -1) {
+		if strings.HasPrefix(command, m[1]) {
+			return true
+		}
+	}
+	return false
+}
+
+// TestDocumentedSQL executes every statement of the runbook, in transactions that are rolled back.
+func TestDocumentedSQL(t *testing.T) {
+	t.Parallel()
+	db := testenv.Database(t)
+	pool := db.Pool(t, "")
+	n := 0
+	for _, command := range documented(read(t, filepath.Join(root, "docs/operating.md"))) {
+		if !isSQL.MatchString(command) {
+			continue
+		}
+		n++
+		conn, err := pool.Acquire(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		begin, end := "BEGIN", "ROLLBACK"
+		// The roles are there already, and are the whole server's.
+		statement := regexp.MustCompile(`(CREATE ROLE \w+)`).ReplaceAllString(command, "${1}_of_"+db.Name)
+		statement = strings.NewReplacer("PID", "0", "EVENT_ID", "0198a6de-0000-7000-8000-000000000000",
+			"EVENT_DAY", time.Now().UTC().Format(time.DateOnly), "GID", db.Name).Replace(statement)
+		if strings.HasPrefix(command, "ROLLBACK PREPARED") {
+			begin, end = "BEGIN; DELETE FROM outbox_cursors; PREPARE TRANSACTION '"+db.Name+"'", ""
+		}
+		for _, s := range []string{begin, statement, end} {
+			if _, err := conn.Exec(t.Context(), s); err != nil {
+				t.Errorf("%s\n%v", command, err)
+			}
+		}
+		conn.Release()
+	}
+	if n < 15 {
+		t.Errorf("docs/operating.md has %d statements", n)
+	}
+}
+
+// documented returns the commands of a document, each on one line and without its remark, or a
+// paragraph of SQL.
+func documented(text string) (all []string) {
+	for _, block := range commands(text) {
+		text = strings.ReplaceAll(text, "\n"+block+"\n", "\n")
+		for paragraph := range strings.SplitSeq(block, "\n\n") {
+			switch {
+			case slices.ContainsFunc(figures, func(f string) bool { return strings.HasPrefix(paragraph, f) }):
+			case isSQL.MatchString(paragraph):
+				all = append(all, paragraph)
+			default:
+				for line := range strings.SplitSeq(strings.ReplaceAll(paragraph, "\\\n", ""), "\n") {
+					line = strings.Join(strings.Fields(remark.ReplaceAllString(line, "")), " ")
+					if line != "" {
+						all = append(all, line)
+					}
+				}
+			}
+		}
+	}
+	for _, span := range inline.FindAllStringSubmatch(text, -1) {
+		if s := span[1]; isCommand.MatchString(s) || isSQL.MatchString(s) || isOurs.MatchString(s) {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// commands returns the code blocks of a Markdown text: fenced, or indented by four columns or more
+// behind an empty line.
 func commands(text string) (blocks []string) {
 	var block strings.Builder
 	before, fence, margin := "", false, 0

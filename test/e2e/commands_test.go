@@ -1,0 +1,92 @@
+package e2e
+
+import (
+	"encoding/json"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// A command of one of our programs, in a block or between backquotes. The runbook's are those of an
+// operator, the README's a visitor's.
+var documentedProgram = regexp.MustCompile("(?m)(?:^ {4,}|`)((?:oncepay|relay|consumer|migrate) [a-z][^`\n]*)")
+
+// TestDocumentedPrograms runs every command of our programs that README and runbook show, as it is
+// written, names and numbers aside. Each must succeed.
+func TestDocumentedPrograms(t *testing.T) {
+	t.Parallel()
+	c := newChain(t)
+	paid, err := c.pay(t.Context(), "order-0", 2500)
+	if err != nil || paid.status != http.StatusCreated {
+		t.Fatalf("%v %+v", err, paid)
+	}
+	var payment struct{ ID string }
+	if err := json.Unmarshal([]byte(paid.body), &payment); err != nil {
+		t.Fatal(err)
+	}
+	c.relay.Stop() // it would send the dead letter
+	if err := os.Symlink(filepath.Join(built, "migrate"), filepath.Join(c.dir, "migrate")); err != nil {
+		t.Fatal(err)
+	}
+	names := strings.NewReplacer("--to ACCOUNT", "--to "+c.Accounts[1].ID.String(), "ACCOUNT", c.Accounts[0].ID.String(),
+		"PAYMENT", payment.ID, "KEY", "order-0")
+
+	n := 0
+	for _, file := range []string{"../../README.md", "../../docs/operating.md"} {
+		page, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range documentedProgram.FindAllSubmatch(page, -1) {
+			n++
+			c.deadLetter("1234")
+			command := names.Replace(string(m[1]))
+			if strings.Contains(command, "revoke ID") {
+				command = strings.Replace(command, "ID", c.otherCredential(), 1)
+			}
+			cmd := exec.CommandContext(t.Context(), "sh", "-c", command)
+			cmd.Env = []string{"PATH=" + c.dir + ":/bin:/usr/bin", "ONCEPAY_TOKEN=" + c.Token,
+				"ONCEPAY_URL=http://" + c.api.Addr, "DATABASE_URL=" + c.db.URL}
+			switch strings.Fields(command)[0] {
+			case "relay":
+				cmd.Env = append(append(cmd.Env, c.relayEnv...), "DATABASE_URL="+c.url("relay"))
+			case "consumer":
+				cmd.Env = append(append(cmd.Env, c.consumerEnv...), "DATABASE_URL="+c.url("consumer"))
+			}
+			if out, err := cmd.CombinedOutput(); err != nil {
+				t.Errorf("%s\n%v\n%s", command, err, out)
+			}
+		}
+	}
+	if n < 15 {
+		t.Errorf("%d commands were found", n)
+	}
+	c.number(1, `SELECT count(*) FROM payments WHERE idempotency_key = 'order-1'`)
+}
+
+// deadLetter makes the relay's dead letter with this id, as if no operator had seen it.
+func (c *chain) deadLetter(id string) {
+	c.t.Helper()
+	_, err := c.owner.Exec(c.t.Context(), `DELETE FROM outbox_dead_letters; INSERT INTO outbox_dead_letters
+		(relay, id, xid, event_id, aggregate_type, aggregate_id, event_type, payload, headers, created_at, refusal)
+		SELECT 'main', `+id+`, xid, event_id, aggregate_type, aggregate_id, event_type, payload, headers, created_at, 'too large'
+		FROM outbox_events LIMIT 1`)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// otherCredential returns the id of a credential that is not the chain's own.
+func (c *chain) otherCredential() (id string) {
+	c.t.Helper()
+	err := c.owner.QueryRow(c.t.Context(), `SELECT c.id FROM credentials c JOIN clients ON clients.id = client_id
+		JOIN tenants t ON t.id = tenant_id WHERE t.name = 'demo' LIMIT 1`).Scan(&id)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return id
+}
