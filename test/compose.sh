@@ -69,6 +69,9 @@ prints() { # prints PATTERN COMMAND… says whether a command prints such a line
   out=$("$@") && grep -q "$pattern" <<<"$out" || fail "$* does not print $pattern: $out"
 }
 from_here() { docker run --rm --network host postgres:17 sh -c "$1"; } # this machine may have no psql
+shopt -s expand_aliases
+eval "$(documented 'alias oncepay=')"
+eval 'export ONCEPAY_TOKEN=$token; oncepay get $payment' </dev/null | grep -q completed || fail "the README's alias shows no payment"
 prints "$payment" from_here "$(documented 'psql postgres://')"
 prints 'no event was refused' sh -c "$(documented 'docker compose run --rm relay /relay dead-letters list')"
 prints '^main' in_kafka "$(documented 'kafka-console-consumer.sh')"
