@@ -57,7 +57,10 @@ func run(ctx context.Context) error {
 		return err
 	}
 
-	orders := &idempotency.Handler{DB: db, Scope: oneClient, Do: placeOrder}
+	orders := &idempotency.Handler{DB: db, Do: placeOrder,
+		Scope: func(*http.Request) (tenant, client uuid.UUID, ok bool) {
+			return uuid.Max, uuid.Max, true // with more than one client, from the credential
+		}}
 	server := &http.Server{Addr: os.Getenv("HTTP_ADDR"),
 		ReadTimeout: handlerTimeout, WriteTimeout: writeTimeout}
 	server.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -86,7 +89,8 @@ func run(ctx context.Context) error {
 // placeOrder is the work of a new request, in its transaction. It runs again after a lost race.
 func placeOrder(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
 	// The aggregate's row first, then its event: the row's lock keeps events in order.
-	id, order := uuid.NewString(), []byte(nil)
+	id := uuid.NewString()
+	var order []byte
 	insert := `INSERT INTO orders (id, item) VALUES ($1, $2) RETURNING to_json(orders)`
 	if err := tx.QueryRow(r.Context(), insert, id, r.FormValue("item")).Scan(&order); err != nil {
 		return err
@@ -97,10 +101,6 @@ func placeOrder(w http.ResponseWriter, r *http.Request, tx pgx.Tx) error {
 	return outbox.Append(r.Context(), tx, []outbox.Event{{ID: uuid.Must(uuid.NewV7()),
 		AggregateType: "orders", AggregateID: id, AggregateVersion: 1,
 		Type: "order.placed", Payload: order}})
-}
-
-func oneClient(*http.Request) (tenant, client uuid.UUID, ok bool) {
-	return uuid.Max, uuid.Max, true // with more than one, from the request's credential
 }
 
 func keepPartitions(ctx context.Context, db *pgxpool.Pool) error {
