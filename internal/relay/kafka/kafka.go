@@ -5,6 +5,7 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,10 @@ type Producer struct {
 	Topics      []string // aggregate types whose topics are made if they are missing
 	Source      string   // ce_source: a URI reference that names the producing system
 	ExactlyOnce bool     // each batch in a Kafka transaction, together with its progress
+
+	// ClientID is the service's name in the broker's logs, metrics and quotas; default
+	// "oncepay-relay".
+	ClientID string
 
 	// DrainOnPartitionChange lets the relay go on when a topic has another number of partitions
 	// than its events were sent with, once all of those are acknowledged. Otherwise it refuses. See
@@ -112,7 +117,7 @@ func (k Producer) Open(ctx context.Context, name string) (relay.Publisher, *rela
 }
 
 func (k Producer) newClient(opts ...kgo.Opt) (*kgo.Client, error) {
-	opts = append([]kgo.Opt{kgo.SeedBrokers(k.Brokers...), kgo.ClientID("oncepay-relay")}, opts...)
+	opts = append([]kgo.Opt{kgo.SeedBrokers(k.Brokers...), kgo.ClientID(cmp.Or(k.ClientID, "oncepay-relay"))}, opts...)
 	client, err := kgo.NewClient(append(opts, k.Options...)...)
 	if err != nil {
 		return nil, fmt.Errorf("make Kafka client: %w", err)
