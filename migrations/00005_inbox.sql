@@ -34,6 +34,7 @@ CREATE TABLE inbox_dead_letters (
     partition   int         NOT NULL,
     "offset"    bigint      NOT NULL,
     key         bytea       NOT NULL,
+    long_key    bytea,
     headers     bytea[]     NOT NULL,
     payload     bytea       NOT NULL,
     reason      text,
@@ -55,6 +56,8 @@ COMMENT ON COLUMN inbox_dead_letters.id IS 'Order within an aggregate.';
 COMMENT ON COLUMN inbox_dead_letters.event_id IS 'ce_id. Of a record that is no CloudEvent: a UUIDv8, the hash of its topic, partition, offset and contents.';
 COMMENT ON COLUMN inbox_dead_letters.event_day IS 'Its day in inbox_events. NULL: it has none that the inbox could know it by, so this row alone says whether it took effect.';
 COMMENT ON COLUMN inbox_dead_letters.sequence IS 'ce_sequence; 0: not given.';
+COMMENT ON COLUMN inbox_dead_letters.key IS 'The record''s key. Of one that is longer than 1,024 bytes: its SHA-256, since an index takes no more than 2,704 bytes.';
+COMMENT ON COLUMN inbox_dead_letters.long_key IS 'The record''s key if it is longer than 1,024 bytes.';
 COMMENT ON COLUMN inbox_dead_letters.headers IS 'Name, value, name, value …, as received.';
 COMMENT ON COLUMN inbox_dead_letters.reason IS 'Why it cannot be processed. NULL: it was not tried, it waits behind one that cannot.';
 COMMENT ON COLUMN inbox_dead_letters.state IS 'parked: waits for an operator, or behind one that does. retry: an operator wants it processed. applied: its effect has happened. skipped: it never will; the note says why.';
@@ -69,6 +72,7 @@ CREATE TABLE inbox_sequences (
 );
 CREATE INDEX inbox_sequences_day ON inbox_sequences (consumer, day);
 COMMENT ON TABLE inbox_sequences IS 'The highest ce_sequence that each aggregate (topic and key) has reached, to notice missing and repeated ones. Forgotten when the aggregate is older than the horizon.';
+COMMENT ON COLUMN inbox_sequences.key IS 'As in inbox_dead_letters.';
 COMMENT ON COLUMN inbox_sequences.day IS 'UTC day of its last event.';
 
 -- +goose StatementBegin

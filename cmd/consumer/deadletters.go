@@ -70,7 +70,9 @@ func (l letters) List(ctx context.Context, all bool) (any, []string, error) {
 	return found, lines, err
 }
 
-func (l letters) Show(ctx context.Context, id int64) (any, error) {
+func (l letters) Show(ctx context.Context, id int64) (any, error) { return l.find(ctx, id) }
+
+func (l letters) find(ctx context.Context, id int64) (inbox.DeadLetter, error) {
 	found, err := inbox.FindDeadLetter(ctx, l.db, statements.Consumer, id)
 	if errors.Is(err, inbox.ErrNoDeadLetter) {
 		err = errNoLetter
@@ -80,12 +82,8 @@ func (l letters) Show(ctx context.Context, id int64) (any, error) {
 }
 
 func (l letters) Payload(ctx context.Context, id int64) ([]byte, error) {
-	payload, err := inbox.DeadLetterPayload(ctx, l.db, statements.Consumer, id)
-	if errors.Is(err, inbox.ErrNoDeadLetter) {
-		err = errNoLetter
-	}
-
-	return payload, err
+	found, err := l.find(ctx, id)
+	return found.Payload, err
 }
 
 func (l letters) Retry(ctx context.Context, id int64) error {

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -94,9 +95,7 @@ type Consumer struct {
 	// handler gets the context when the event is alone in its transaction. May be nil.
 	Trace func(context.Context, Event) (context.Context, func(error))
 
-	mu       sync.Mutex
-	asked    bool  // the broker has been asked at least once
-	notReady error // its last answer
+	broker atomic.Pointer[error] // what the broker answered last: nil before it was asked
 }
 
 const (
@@ -123,12 +122,12 @@ func (c *Consumer) Run(ctx context.Context) error {
 
 	var watch sync.WaitGroup
 	watch.Go(func() { c.watch(ctx, m) })
-	watch.Go(func() { c.releaseLetters(ctx) })
+	watch.Go(func() { (&releaser{Consumer: c, slow: map[int64]timeouts{}}).run(ctx) })
 	watch.Go(func() { c.upkeep(ctx, m) })
 
 	s := &session{
 		Consumer: c, member: m,
-		work: map[partition]*backlog{}, done: map[partition]int64{},
+		work: map[partition]*backlog{}, done: map[partition]message{},
 	}
 	var wake time.Time
 	for ctx.Err() == nil {
@@ -156,13 +155,10 @@ func (c *Consumer) Run(ctx context.Context) error {
 
 // Ready returns why nothing can be consumed at present as far as the broker is concerned, or nil.
 func (c *Consumer) Ready(context.Context) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	if !c.asked {
-		return errors.New("the broker has not been asked yet")
+	if answer := c.broker.Load(); answer != nil {
+		return *answer
 	}
-	return c.notReady
+	return errors.New("the broker has not been asked yet")
 }
 
 func (c *Consumer) setDefaults() {
@@ -221,25 +217,18 @@ func (c *Consumer) watch(ctx context.Context, m *member) {
 
 // report keeps the broker's last answer for Ready and logs it when it changes.
 func (c *Consumer) report(ctx context.Context, err error) {
-	c.mu.Lock()
-	first, before := !c.asked, c.notReady
-	c.asked, c.notReady = true, err
-	c.mu.Unlock()
-
+	before := c.broker.Swap(&err)
 	switch {
-	case err == nil && (first || before != nil):
+	case err == nil && (before == nil || *before != nil):
 		c.Log.InfoContext(ctx, "consuming", "group", c.Kafka.Group, "topics", c.Kafka.Topics)
-	case err != nil && (before == nil || before.Error() != err.Error()):
+	case err != nil && (before == nil || *before == nil || (*before).Error() != err.Error()):
 		c.Log.WarnContext(ctx, "broker or topic away, waiting", "error", err)
 	}
 }
 
 func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-
 	select {
 	case <-ctx.Done():
-	case <-t.C:
+	case <-time.After(d):
 	}
 }

@@ -431,3 +431,13 @@ func TestTransactionsThatWereAbortedNeverHappenedAndLagGoesToZero(t *testing.T) 
 		return want(nil, 0, int(b.lag))
 	})
 }
+
+// members returns the members of the group.
+func (b *bench) members(t *testing.T) []kadm.DescribedGroupMember {
+	t.Helper()
+	groups, err := kadm.NewClient(b.client).DescribeGroups(t.Context(), b.topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return groups[b.topic].Members
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,6 +24,7 @@ type DeadLetter struct {
 	Key       string    `json:"key"`
 	Headers   []string  `json:"headers"` // name, value, name, value …
 	Bytes     int       `json:"payload_bytes"`
+	Payload   []byte    `json:"-"` // by FindDeadLetter only
 	Reason    string    `json:"reason"`
 	Tries     int       `json:"tries"`
 	State     string    `json:"state"` // parked, retry, applied or skipped
@@ -35,52 +37,47 @@ type DeadLetter struct {
 // waits for one.
 var ErrNoDeadLetter = errors.New("no dead letter with this id waits for a decision")
 
+// The dead letters from one id to another, with a payload if it is one only.
 const failedLetters = `
-       id, event_id, event_type, sequence, topic, partition, "offset", key, headers, octet_length(payload), reason, tries, state, parked_at, note,
+SELECT id, event_id, event_type, sequence, topic, partition, "offset", key, headers, octet_length(payload), reason, tries, state, parked_at, note,
        CASE WHEN key = '' THEN (state IN ('parked', 'retry'))::int ELSE
          (SELECT count(*) FROM (SELECT FROM inbox_dead_letters w WHERE w.consumer = d.consumer AND w.topic = d.topic AND w.key = d.key
-                                AND w.state IN ('parked', 'retry') ORDER BY w.id LIMIT 10000) w) END
-FROM inbox_dead_letters d WHERE consumer = $1 AND reason IS NOT NULL`
-
-const listLetters = `SELECT ` + failedLetters + ` AND ($2 OR state IN ('parked', 'retry')) ORDER BY id LIMIT 1000`
+                                AND w.state IN ('parked', 'retry') ORDER BY w.id LIMIT 10000) w) END,
+       CASE WHEN $3::bigint = $4 THEN payload END
+FROM inbox_dead_letters d WHERE consumer = $1 AND reason IS NOT NULL AND ($2 OR state IN ('parked', 'retry')) AND id BETWEEN $3 AND $4
+ORDER BY id LIMIT 1000`
 
 // DeadLetters returns the first 1,000 dead letters of a consumer, with decided ones if all is set.
 func DeadLetters(
 	ctx context.Context, db *pgxpool.Pool, consumer string, all bool,
 ) ([]DeadLetter, error) {
-	rows, err := db.Query(ctx, listLetters, consumer, all)
-	if err != nil {
-		return nil, fmt.Errorf("list dead letters: %w", err)
-	}
-
-	letters, err := pgx.CollectRows(rows, readLetter)
-	if err != nil {
-		return nil, fmt.Errorf("list dead letters: %w", err)
-	}
-
-	return letters, nil
+	return readLetters(ctx, db, consumer, all, 0, math.MaxInt64)
 }
 
-const findLetter = `SELECT ` + failedLetters + ` AND id = $2`
-
-// FindDeadLetter returns one dead letter of a consumer, decided or not, or ErrNoDeadLetter.
+// FindDeadLetter returns one dead letter of a consumer with its payload, decided or not, or
+// ErrNoDeadLetter.
 func FindDeadLetter(
 	ctx context.Context, db *pgxpool.Pool, consumer string, id int64,
 ) (DeadLetter, error) {
-	rows, err := db.Query(ctx, findLetter, consumer, id)
-	if err != nil {
-		return DeadLetter{}, fmt.Errorf("find a dead letter: %w", err)
-	}
-
-	letter, err := pgx.CollectExactlyOneRow(rows, readLetter)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return DeadLetter{}, ErrNoDeadLetter
+	found, err := readLetters(ctx, db, consumer, true, id, id)
+	if err == nil && len(found) == 0 {
+		err = ErrNoDeadLetter
 	}
 	if err != nil {
-		return DeadLetter{}, fmt.Errorf("find a dead letter: %w", err)
+		return DeadLetter{}, err
 	}
+	return found[0], nil
+}
 
-	return letter, nil
+func readLetters(
+	ctx context.Context, db *pgxpool.Pool, consumer string, all bool, from, to int64,
+) (found []DeadLetter, err error) {
+	rows, _ := db.Query(ctx, failedLetters, consumer, all, from, to) // CollectRows has the error
+	found, err = pgx.CollectRows(rows, readLetter)
+	if err != nil {
+		return nil, fmt.Errorf("read dead letters: %w", err)
+	}
+	return found, nil
 }
 
 func readLetter(row pgx.CollectableRow) (d DeadLetter, err error) {
@@ -88,32 +85,13 @@ func readLetter(row pgx.CollectableRow) (d DeadLetter, err error) {
 	var headers [][]byte
 	err = row.Scan(&d.ID, &d.EventID, &d.Type, &d.Sequence, &d.Topic, &d.Partition, &d.Offset,
 		&key, &headers, &d.Bytes,
-		&d.Reason, &d.Tries, &d.State, &d.ParkedAt, &d.Note, &d.Waiting)
+		&d.Reason, &d.Tries, &d.State, &d.ParkedAt, &d.Note, &d.Waiting, &d.Payload)
 
 	d.Key = string(key)
 	for _, part := range headers {
 		d.Headers = append(d.Headers, string(part))
 	}
-
 	return d, err
-}
-
-const letterPayload = `
-SELECT payload FROM inbox_dead_letters WHERE consumer = $1 AND id = $2 AND reason IS NOT NULL`
-
-// DeadLetterPayload returns the payload of a dead letter, or ErrNoDeadLetter.
-func DeadLetterPayload(
-	ctx context.Context, db *pgxpool.Pool, consumer string, id int64,
-) (payload []byte, err error) {
-	err = db.QueryRow(ctx, letterPayload, consumer, id).Scan(&payload)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, ErrNoDeadLetter
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read a dead letter: %w", err)
-	}
-
-	return payload, nil
 }
 
 const retryLetter = `

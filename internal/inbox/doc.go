@@ -33,7 +33,7 @@
 //
 // An operator decides (DeadLetters, RetryDeadLetter, SkipDeadLetter, or "consumer dead-letters"). A
 // retried letter goes through the same handler in a transaction with its inbox row, and what waits
-// behind it follows in order. At most 20 (MaxDeadLetters) wait for a decision: a handler that fails
+// behind it follows in order, up to 100 in a transaction. At most 20 (MaxDeadLetters) wait for a decision: a handler that fails
 // everything stops its partitions and does not fill a table.
 //
 // # How long the inbox remembers
@@ -70,6 +70,7 @@
 //	a handler fails for an event              its partition waits for the tries, then it is a dead
 //	                                          letter and its aggregate is parked
 //	a record is no CloudEvent                 a dead letter at once
+//	a handler ignores a failed statement      the event's failure, as if it had returned the error
 //	killed after a letter, before the offset  delivered again and found among the letters
 //	a handler fails for every event           20 dead letters, then the partitions wait; the log says
 //	                                          so, and a newer program goes on
@@ -83,13 +84,18 @@
 // # To copy it
 //
 // Take this folder without its tests, and migrations/00005_inbox.sql (by goose, or its part above
-// "+goose Down"). Grant the consumer's role:
+// "+goose Down"). The consumer's login needs these rights:
 //
 //	GRANT SELECT, INSERT ON inbox_events TO consumer;
 //	GRANT SELECT, INSERT, UPDATE ON inbox_dead_letters TO consumer;
 //	GRANT SELECT, INSERT, UPDATE, DELETE ON inbox_sequences TO consumer;
 //	GRANT SELECT ON inbox_horizon TO consumer;
 //	GRANT EXECUTE ON FUNCTION inbox_events_make_partitions, inbox_events_drop_partitions TO consumer;
+//
+// That suffices for decisions on dead letters. If operators have a login of their own, it needs
+//
+//	GRANT SELECT, UPDATE ON inbox_dead_letters TO operator;
+//	GRANT SELECT, INSERT, UPDATE ON inbox_sequences TO operator;
 //
 // Write a handler: it gets a transaction and new events, and must write with that transaction only.
 // Only kafka*.go know Kafka: what you will want to edit (TLS, SASL) is in kafka.go. If you already

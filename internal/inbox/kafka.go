@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +15,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // Kafka is where events come from.
@@ -23,6 +23,10 @@ type Kafka struct {
 	Group   string   // members of one group share the partitions
 	Topics  []string // full names; the consumer waits for one that does not exist yet
 
+	// ClientID is the service's name in the broker's logs, metrics and quotas; default
+	// "oncepay-consumer".
+	ClientID string
+
 	// Options apply to every client: TLS, SASL. They come last, so they win.
 	Options []kgo.Opt
 }
@@ -30,6 +34,9 @@ type Kafka struct {
 const (
 	// A poll becomes a transaction per partition, and a rebalance waits for them.
 	pollLimit = 1000
+
+	// How long to look for what other partitions have.
+	shortestPoll = 10 * time.Millisecond
 
 	// How long the partitions of a dead member wait for the next owner.
 	sessionTimeout = 10 * time.Second
@@ -95,7 +102,7 @@ func (k Kafka) join() (*member, error) {
 
 	client, err := kgo.NewClient(append([]kgo.Opt{
 		kgo.SeedBrokers(k.Brokers...),
-		kgo.ClientID("oncepay-consumer"),
+		kgo.ClientID(cmp.Or(k.ClientID, "oncepay-consumer")),
 		kgo.ConsumerGroup(k.Group),
 		kgo.ConsumeTopics(k.Topics...),
 		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), // a new group starts with everything
@@ -109,9 +116,9 @@ func (k Kafka) join() (*member, error) {
 		kgo.MetadataMaxAge(metadataAge),
 		kgo.MetadataMinAge(time.Second),
 		kgo.FetchMaxWait(500 * time.Millisecond), // resuming waits for the fetch in flight
-		kgo.OnPartitionsAssigned(m.gained),
-		kgo.OnPartitionsRevoked(m.gone),
-		kgo.OnPartitionsLost(m.gone),
+		kgo.OnPartitionsAssigned(m.note(true)),
+		kgo.OnPartitionsRevoked(m.note(false)),
+		kgo.OnPartitionsLost(m.note(false)),
 	}, k.Options...)...)
 	if err != nil {
 		return nil, fmt.Errorf("make Kafka client: %w", err)
@@ -121,27 +128,20 @@ func (k Kafka) join() (*member, error) {
 	return m, nil
 }
 
-// gained notes newly assigned partitions.
-func (m *member) gained(_ context.Context, _ *kgo.Client, topics map[string][]int32) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
+// note notes partitions that are assigned now, or not any more: the next poll returns those.
+func (m *member) note(assigned bool) func(context.Context, *kgo.Client, map[string][]int32) {
+	return func(_ context.Context, _ *kgo.Client, topics map[string][]int32) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
 
-	for topic, numbers := range topics {
-		for _, n := range numbers {
-			m.assigned[partition{topic, n}] = true
-		}
-	}
-}
-
-// gone notes partitions that were revoked or lost, for the next poll to return.
-func (m *member) gone(_ context.Context, _ *kgo.Client, topics map[string][]int32) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-
-	for topic, numbers := range topics {
-		for _, n := range numbers {
-			delete(m.assigned, partition{topic, n})
-			m.lost = append(m.lost, partition{topic, n})
+		for topic, numbers := range topics {
+			for _, n := range numbers {
+				p := partition{topic, n}
+				m.assigned[p] = assigned
+				if !assigned {
+					m.lost = append(m.lost, p)
+				}
+			}
 		}
 	}
 }
@@ -153,8 +153,9 @@ func (m *member) poll(
 	ctx context.Context, until time.Time,
 ) (fetched map[partition][]message, lost []partition, err error) {
 	if !until.IsZero() {
+		// PollRecords returns nothing once ctx has ended, and one partition may always be due.
 		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, until)
+		ctx, cancel = context.WithTimeout(ctx, max(time.Until(until), shortestPoll))
 		defer cancel()
 	}
 	fetches := m.client.PollRecords(ctx, pollLimit)
@@ -195,36 +196,18 @@ func (m *member) release(p partition) { m.client.ResumeFetchPartitions(p.asMap()
 
 func (p partition) asMap() map[string][]int32 { return map[string][]int32{p.topic: {p.number}} }
 
-// commit stores the next offsets of the partitions in the group. Nil: all of them are durable.
-func (m *member) commit(ctx context.Context, next map[partition]int64) (err error) {
+// commit stores in the group that its members go on behind these messages. Nil: it is durable.
+func (m *member) commit(ctx context.Context, done map[partition]message) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
 	defer cancel()
 
-	offsets := map[string]map[int32]kgo.EpochOffset{}
-	for p, offset := range next {
-		if offsets[p.topic] == nil {
-			offsets[p.topic] = map[int32]kgo.EpochOffset{}
-		}
-		offsets[p.topic][p.number] = kgo.EpochOffset{Epoch: -1, Offset: offset}
+	var records []*kgo.Record
+	for _, last := range done {
+		records = append(records, last.record)
 	}
-
-	m.client.CommitOffsetsSync(ctx, offsets, func(
-		_ *kgo.Client, _ *kmsg.OffsetCommitRequest, answer *kmsg.OffsetCommitResponse, failed error,
-	) {
-		if err = failed; err != nil {
-			return
-		}
-
-		for _, t := range answer.Topics {
-			for _, p := range t.Partitions {
-				err = errors.Join(err, kerr.ErrorForCode(p.ErrorCode))
-			}
-		}
-	})
-	if err != nil {
+	if err := m.client.CommitRecords(ctx, records...); err != nil {
 		return fmt.Errorf("commit offsets: %w", err)
 	}
-
 	return nil
 }
 

@@ -3,7 +3,6 @@ package inbox
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"strconv"
@@ -15,58 +14,38 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// letter makes a letter of a message, as it was received.
-func (m *message) letter(reason string, tries int) letter {
-	l := letter{eventID: m.event.ID, event: m.event, err: m.err, reason: reason, tries: tries}
+// headers returns a record's headers as a letter keeps them: name, value, name, value …
+func (m *message) headers() [][]byte {
+	headers := [][]byte{}
 	for _, h := range m.record.Headers {
-		l.headers = append(l.headers, []byte(h.Key), h.Value)
+		headers = append(headers, []byte(h.Key), filled(h.Value))
 	}
-
-	// Never by a ce_id it may have: the valid event under that id, sent later, must not be
-	// mistaken for this record.
-	if m.err != nil {
-		l.eventID = contentID(m.event, l.headers)
-	}
-
-	return l
+	return headers
 }
 
-// contentID returns an id for a record without one: a UUIDv8 of its position and contents.
-func contentID(e Event, headers [][]byte) uuid.UUID {
-	hash := sha256.New()
-	part := func(b []byte) {
-		// The length keeps two different lists of parts from hashing alike.
-		hash.Write(binary.BigEndian.AppendUint64(nil, uint64(len(b))))
-		hash.Write(b)
+// letterID returns the id under which a message is stored as a letter. A record that is no event
+// has a UUIDv8 of its position and contents, never a ce_id it may have: the valid event under that
+// id, sent later, must not be mistaken for this record.
+func (m *message) letterID() uuid.UUID {
+	if m.err == nil {
+		return m.event.ID
 	}
 
-	part(fmt.Appendf(nil, "%s/%d/%d", e.Topic, e.Partition, e.Offset))
-	part(e.Key)
-	part(e.Payload)
-	for _, h := range headers {
-		part(h)
-	}
-
-	id := uuid.UUID(hash.Sum(nil)[:16])
-	// Version 8, variant 10.
-	id[6], id[8] = id[6]&0x0f|0x80, id[8]&0x3f|0x80
-	return id
+	e := m.event
+	contents := fmt.Appendf(nil, "%q %d %d %q %q %q",
+		e.Topic, e.Partition, e.Offset, e.Key, e.Payload, m.headers())
+	return uuid.NewHash(sha256.New(), uuid.Nil, contents, 8)
 }
 
-// reread parses a stored letter again: this program may understand more than its predecessor.
-func reread(l letter) letter {
-	r := kgo.Record{
-		Topic: l.event.Topic, Partition: l.event.Partition, Offset: l.event.Offset,
-		Key: l.event.Key, Value: l.event.Payload,
+// reread reads a stored record again: this program may understand more than its predecessor.
+func reread(
+	topic string, partition int32, offset int64, key []byte, headers [][]byte, payload []byte,
+) message {
+	r := &kgo.Record{Topic: topic, Partition: partition, Offset: offset, Key: key, Value: payload}
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Headers = append(r.Headers, kgo.RecordHeader{Key: string(headers[i]), Value: headers[i+1]})
 	}
-	for i := 0; i+1 < len(l.headers); i += 2 {
-		r.Headers = append(r.Headers,
-			kgo.RecordHeader{Key: string(l.headers[i]), Value: l.headers[i+1]})
-	}
-
-	m := newMessage(&r)
-	l.event, l.err = m.event, m.err
-	return l
+	return newMessage(r)
 }
 
 // longest returns how long a record may stay in the topics, by their settings. It returns an error

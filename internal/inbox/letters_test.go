@@ -129,8 +129,8 @@ func TestPoisonParksItsAggregateOnly(t *testing.T) {
 	if n := len(l.Headers); n != 2*len(poison.Headers) || l.Headers[n-4] != "raw\xff" || l.Headers[n-3] != "\x00\xff" || l.Headers[n-1] != "" {
 		t.Errorf("headers: %q", l.Headers)
 	}
-	if payload, err := inbox.DeadLetterPayload(t.Context(), d.pool, "test", l.ID); err != nil || string(payload) != "{\x00\xff" {
-		t.Errorf("payload %q, %v", payload, err)
+	if found, err := inbox.FindDeadLetter(t.Context(), d.pool, "test", l.ID); err != nil || string(found.Payload) != "{\x00\xff" {
+		t.Errorf("payload %q, %v", found.Payload, err)
 	}
 	if !strings.Contains(d.logged(), "it is poisoned") {
 		t.Error("it is not named in the log")

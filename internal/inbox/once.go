@@ -54,16 +54,7 @@ RETURNING event_id`
 func OnceEach(
 	ctx context.Context, tx pgx.Tx, consumer string, events []uuid.UUID, at []time.Time,
 ) (first []bool, err error) {
-	ids := make([][16]byte, len(events))
-	for i, id := range events {
-		ids[i] = id
-	}
-
-	rows, err := tx.Query(ctx, insertEach, consumer, ids, days(at))
-	if err != nil {
-		return nil, fmt.Errorf("note events in inbox: %w", err)
-	}
-
+	rows, _ := tx.Query(ctx, insertEach, consumer, arrays(events), days(at)) // CollectRows has the error
 	inserted, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 	var pg *pgconn.PgError
 	switch {
@@ -86,6 +77,15 @@ func OnceEach(
 		delete(isNew, id)
 	}
 	return first, nil
+}
+
+// arrays returns ids in the form that pgx sends fastest.
+func arrays(ids []uuid.UUID) [][16]byte {
+	to := make([][16]byte, len(ids))
+	for i, id := range ids {
+		to[i] = id
+	}
+	return to
 }
 
 const makeDays = `SELECT inbox_events_make_partitions($1::date[])`

@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,12 +27,14 @@ type gap struct {
 // table as it was when the statement began, with one look-up per key: given key = ANY the planner
 // may read the whole topic (0.9 ms per event).
 const moveEach = `
-WITH before AS (
-  SELECT t.key, b.last FROM unnest($3::bytea[]) t(key)
-  CROSS JOIN LATERAL (SELECT last FROM inbox_sequences WHERE consumer = $1 AND topic = $2 AND key = t.key LIMIT 1) b
+WITH given AS (
+  SELECT key, max(sequence) AS last, max(day) AS day FROM unnest($3::bytea[], $4::bigint[], $5::date[]) t(key, sequence, day) GROUP BY key
+), before AS (
+  SELECT g.key, b.last FROM given g
+  CROSS JOIN LATERAL (SELECT last FROM inbox_sequences WHERE consumer = $1 AND topic = $2 AND key = g.key LIMIT 1) b
 ), moved AS (
   INSERT INTO inbox_sequences AS s (consumer, topic, key, last, day)
-  SELECT $1, $2, t.key, t.last, t.day FROM unnest($3::bytea[], $4::bigint[], $5::date[]) t(key, last, day) ORDER BY t.key
+  SELECT $1, $2, key, last, day FROM given ORDER BY key
   ON CONFLICT (consumer, topic, key) DO UPDATE SET last = greatest(s.last, excluded.last), day = greatest(s.day, excluded.day)
 )
 SELECT key, last FROM before`
@@ -43,36 +43,21 @@ SELECT key, last FROM before`
 func (c *Consumer) moveSequences(
 	ctx context.Context, tx pgx.Tx, events []Event,
 ) (gaps []gap, err error) {
-	// One row per aggregate, with the highest number in the batch.
-	type aggregate struct {
-		last int64
-		at   time.Time
-	}
-
-	highest := map[string]aggregate{}
+	var keys [][]byte
+	var numbers []int64
+	var at []time.Time
 	for _, e := range events {
 		if e.Sequence > 0 && len(e.Key) > 0 {
-			a := highest[string(e.Key)]
-			highest[string(e.Key)] = aggregate{max(a.last, e.Sequence), later(a.at, e.Time)}
+			keys, numbers, at = append(keys, aggregate(e.Key)),
+				append(numbers, e.Sequence), append(at, e.Time)
 		}
 	}
-	if len(highest) == 0 {
+	if len(keys) == 0 {
 		return nil, nil
 	}
 
-	var keys [][]byte
-	var lasts []int64
-	var at []time.Time
-	for _, key := range slices.Sorted(maps.Keys(highest)) {
-		keys, lasts, at = append(keys, []byte(key)),
-			append(lasts, highest[key].last), append(at, highest[key].at)
-	}
-
-	rows, err := tx.Query(ctx, moveEach, c.Name, events[0].Topic, keys, lasts, days(at))
-	if err != nil {
-		return nil, fmt.Errorf("note sequences: %w", err)
-	}
-
+	// ForEachRow has the query's error, too.
+	rows, _ := tx.Query(ctx, moveEach, c.Name, events[0].Topic, keys, numbers, days(at))
 	before, key, last := map[string]int64{}, []byte(nil), int64(0)
 	_, err = pgx.ForEachRow(rows, []any{&key, &last}, func() error {
 		before[string(key)] = last
@@ -81,7 +66,6 @@ func (c *Consumer) moveSequences(
 	if err != nil {
 		return nil, fmt.Errorf("note sequences: %w", err)
 	}
-
 	return gapsIn(events, before), nil
 }
 
@@ -92,7 +76,8 @@ func gapsIn(events []Event, before map[string]int64) (gaps []gap) {
 			continue
 		}
 
-		last, known := before[string(e.Key)]
+		key := string(aggregate(e.Key))
+		last, known := before[key]
 		switch {
 		case !known && e.Sequence > 1:
 			gaps = append(gaps, gap{Unknown, e, 0})
@@ -103,17 +88,10 @@ func gapsIn(events []Event, before map[string]int64) (gaps []gap) {
 		}
 
 		// A late event must not set the number back.
-		before[string(e.Key)] = max(last, e.Sequence)
+		before[key] = max(last, e.Sequence)
 	}
 
 	return gaps
-}
-
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
-	}
-	return b
 }
 
 // gapsNamed is how many gaps of a batch the log names; for a whole topic the count is enough.

@@ -3,7 +3,6 @@ package inbox
 import (
 	"context"
 	"errors"
-	"math/rand/v2"
 	"time"
 )
 
@@ -12,7 +11,7 @@ type session struct {
 	*Consumer
 	member *member
 	work   map[partition]*backlog
-	done   map[partition]int64 // next offset of each partition, until it is committed
+	done   map[partition]message // the last one of each partition, until its offset is committed
 
 	outages int       // in a row
 	resume  time.Time // when the outage's pause ends
@@ -26,7 +25,6 @@ type backlog struct {
 	timeouts int       // among them
 	alone    int       // how many to do one by one, because one of them fails
 	again    time.Time // when the first message may be tried
-	held     bool      // fetching is paused
 }
 
 // forget drops partitions that belong to another member now.
@@ -51,6 +49,7 @@ func (s *session) take(fetched map[partition][]message) {
 // is due, or zero if nothing waits.
 func (s *session) pass(ctx context.Context) (wake time.Time) {
 	start := time.Now()
+	share := passLimit / time.Duration(max(1, len(s.work)))
 	for p, b := range s.work {
 		if ctx.Err() != nil || time.Since(start) > passLimit || start.Before(s.resume) {
 			break
@@ -59,8 +58,8 @@ func (s *session) pass(ctx context.Context) (wake time.Time) {
 			continue
 		}
 
-		if err := s.advance(ctx, p, b, start.Add(passLimit)); err != nil {
-			s.outage(ctx, err)
+		if err := s.advance(ctx, p, b, time.Now().Add(share)); err != nil {
+			s.suspend(ctx, err)
 			break
 		}
 	}
@@ -78,25 +77,19 @@ func (s *session) pass(ctx context.Context) (wake time.Time) {
 
 	for p, b := range s.work {
 		if len(b.messages) == 0 {
-			if b.held {
-				s.member.release(p)
-			}
+			s.member.release(p)
 			delete(s.work, p)
 			continue
 		}
 
 		// What is left here is done before any more of its partition is fetched.
-		if !b.held {
-			b.held = true
-			s.member.hold(p)
-		}
+		s.member.hold(p)
 
-		next := b.again
-		if next.Before(s.resume) {
-			next = s.resume
-		}
-		if next.IsZero() {
-			next = start // it had no turn in this pass: due at once
+		next := start // it had no turn in this pass: due at once
+		for _, t := range []time.Time{b.again, s.resume} {
+			if t.After(next) {
+				next = t
+			}
 		}
 		if wake.IsZero() || next.Before(wake) {
 			wake = next
@@ -121,13 +114,12 @@ func (s *session) advance(ctx context.Context, p partition, b *backlog, limit ti
 		batch, n := b.next(size)
 		err := s.attempt(ctx, batch)
 
-		var away *outageError
 		switch {
 		case err == nil:
 			s.recovered(ctx)
-			s.done[p] = b.messages[n-1].event.Offset + 1
+			s.done[p] = b.messages[n-1]
 			b.pass(n)
-		case errors.As(err, &away):
+		case errors.Is(err, errOutage):
 			return err
 		case n > 1:
 			// One of them fails: one by one, those before it take effect and those behind it wait.
@@ -146,7 +138,7 @@ func (s *session) advance(ctx context.Context, p partition, b *backlog, limit ti
 
 			// Crash point: the letter is stored, its offset is not committed. The event is
 			// delivered again and found among the letters.
-			s.done[p] = b.messages[0].event.Offset + 1
+			s.done[p] = b.messages[0]
 			b.pass(1)
 		}
 	}
@@ -180,18 +172,14 @@ func (s *session) failed(
 		return Failed, nil
 	}
 
-	l := m.letter(reason.Error(), b.failures)
-	l.dayless = forgotten
-
-	var away *outageError
-	switch err := s.park(ctx, l); {
+	switch err := s.park(ctx, m, clean(reason.Error()), b.failures, forgotten); {
 	case err == nil:
 		log.ErrorContext(ctx, "event is a dead letter now, its aggregate is parked")
 		return Parked, nil
-	case errors.As(err, &away):
+	case errors.Is(err, errOutage):
 		return Failed, err
 	default: // errFlood, or storing the letter itself fails
-		wait := backoff(b.failures, failureBackoff)
+		wait := backoff(b.failures, firstBackoff, failureBackoff)
 		b.again = time.Now().Add(wait)
 		log.ErrorContext(ctx, "event failed and cannot be parked, its partition waits",
 			"retry_in", wait, "why", err)
@@ -219,14 +207,14 @@ func (b *backlog) next(size int) (batch []message, n int) {
 	return batch, n
 }
 
-// outage pauses all partitions, longer each time in a row.
-func (s *session) outage(ctx context.Context, err error) {
+// suspend pauses all partitions in an outage, longer each time in a row.
+func (s *session) suspend(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
 
 	s.outages++
-	wait := backoff(s.outages, outageBackoff)
+	wait := backoff(s.outages, firstBackoff, outageBackoff)
 	s.resume = time.Now().Add(wait)
 
 	s.Log.WarnContext(ctx, "database away, waiting",
@@ -238,11 +226,4 @@ func (s *session) recovered(ctx context.Context) {
 		s.outages = 0
 		s.Log.InfoContext(ctx, "database is back")
 	}
-}
-
-// backoff doubles with each failure up to longest. Half of it is random, so that many consumers do
-// not come back at once.
-func backoff(failures int, longest time.Duration) time.Duration {
-	d := min(longest, firstBackoff<<min(failures-1, 10))
-	return d/2 + rand.N(d/2)
 }

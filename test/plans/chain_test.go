@@ -275,9 +275,6 @@ func (s *service) consume(t *testing.T) {
 	if _, err := inbox.FindDeadLetter(t.Context(), pool, statements.Consumer, id); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := inbox.DeadLetterPayload(t.Context(), pool, statements.Consumer, id); err != nil {
-		t.Fatal(err)
-	}
 	if err := inbox.RetryDeadLetter(t.Context(), pool, statements.Consumer, id); err != nil {
 		t.Fatal(err)
 	}
