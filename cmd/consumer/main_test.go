@@ -33,7 +33,7 @@ func shell(getenv func(string) string, args ...string) (stdout, stderr string, c
 	return out.String(), problems.String(), code
 }
 
-func TestWhatIsWrongAtStartIsOneLineEachInFiveSeconds(t *testing.T) {
+func TestStartNamesEachFault(t *testing.T) {
 	t.Parallel()
 	ahead := testenv.Database(t)
 	if _, err := ahead.Pool(t, "").Exec(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, true)`); err != nil {
@@ -101,7 +101,7 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
-func TestPaymentsOnTheTopicComeIntoTheStatementsUntilItIsStopped(t *testing.T) {
+func TestPaymentsReachTheStatements(t *testing.T) {
 	t.Parallel()
 	db, prefix := testenv.Database(t), testenv.TopicPrefix(t)
 	client, err := kgo.NewClient(kgo.SeedBrokers(testenv.Brokers(t)...))

@@ -205,7 +205,7 @@ func (b *bench) effects(t *testing.T, n int) {
 	}
 }
 
-func TestAnEventThatIsDeliveredTwiceTakesEffectOnce(t *testing.T) {
+func TestRedeliveredEventTakesEffectOnce(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testenv.Brokers(t), 3)
 	var rs []*kgo.Record
@@ -224,7 +224,7 @@ func TestAnEventThatIsDeliveredTwiceTakesEffectOnce(t *testing.T) {
 	}
 }
 
-func TestKilledBetweenCommitAndOffsetNothingTakesEffectTwice(t *testing.T) {
+func TestKilledBeforeOffsetTakesEffectOnce(t *testing.T) {
 	t.Parallel()
 	cluster := kfake.MustCluster(kfake.NumBrokers(1))
 	t.Cleanup(cluster.Close)
@@ -259,7 +259,7 @@ func TestKilledBetweenCommitAndOffsetNothingTakesEffectTwice(t *testing.T) {
 	b.effects(t, 100)
 }
 
-func TestWhatIsCommittedIsNotDeliveredAgain(t *testing.T) {
+func TestCommittedOffsetIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testenv.Brokers(t), 2)
 	b.produce(t, b.event(0, uuid.New(), "a"), b.event(1, uuid.New(), "b"))
@@ -274,7 +274,7 @@ func TestWhatIsCommittedIsNotDeliveredAgain(t *testing.T) {
 	}
 }
 
-func TestAHandlerThatPanicsFailsLikeAnyOther(t *testing.T) {
+func TestHandlerPanicIsAFailure(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testenv.Brokers(t), 2)
 	c := b.consumer(t)
@@ -295,7 +295,7 @@ func TestAHandlerThatPanicsFailsLikeAnyOther(t *testing.T) {
 	})
 }
 
-func TestADatabaseThatWasAwayIsWaitedForWithoutLeavingTheGroup(t *testing.T) {
+func TestDatabaseOutageIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testenv.Brokers(t), 2)
 	b.start(t, b.consumer(t))
@@ -333,7 +333,7 @@ func TestADatabaseThatWasAwayIsWaitedForWithoutLeavingTheGroup(t *testing.T) {
 	}
 }
 
-func TestMembersThatComeAndGoInTheMiddleDoEverythingOnce(t *testing.T) {
+func TestRebalancesTakeEffectOnce(t *testing.T) {
 	t.Parallel()
 	const events, partitions = 3000, 6
 	b := newBench(t, testenv.Brokers(t), partitions)
@@ -381,7 +381,7 @@ func TestMembersThatComeAndGoInTheMiddleDoEverythingOnce(t *testing.T) {
 	}
 }
 
-func TestATopicThatDoesNotExistIsWaitedForAndNamed(t *testing.T) {
+func TestMissingTopicIsNamed(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testenv.Brokers(t), 0)
 	c := b.consumer(t)
@@ -404,7 +404,7 @@ func TestATopicThatDoesNotExistIsWaitedForAndNamed(t *testing.T) {
 	testenv.Eventually(t, waitLimit, func() error { return c.Ready(t.Context()) })
 }
 
-func TestTransactionsThatWereAbortedNeverHappenedAndLagGoesToZero(t *testing.T) {
+func TestAbortedTransactionsNeverHappened(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testenv.Brokers(t), 1)
 	producer, err := kgo.NewClient(kgo.SeedBrokers(b.brokers...), kgo.TransactionalID(b.topic), kgo.RecordPartitioner(kgo.ManualPartitioner()))

@@ -212,7 +212,7 @@ func TestDaysThatAreNeededStay(t *testing.T) {
 }
 
 // What docs/operating.md says of a consumer that is gone.
-func TestLettersOfAConsumerThatIsGoneHoldTheHorizon(t *testing.T) {
+func TestGoneConsumersLettersHoldTheHorizon(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t, testenv.Brokers(t), 1)
 	late := append(poisoned, "ce_time", ago(5).Format(time.RFC3339Nano))
@@ -240,7 +240,7 @@ func TestLettersOfAConsumerThatIsGoneHoldTheHorizon(t *testing.T) {
 	}
 }
 
-func TestInboxIsTrimmedOnlyWhenItCoversTheTopics(t *testing.T) {
+func TestTrimmingNeedsRetention(t *testing.T) {
 	t.Parallel()
 	day := func(n int) *string { return kadm.StringPtr(fmt.Sprint(n * 24 * 3600 * 1000)) }
 	for name, c := range map[string]struct {
@@ -301,7 +301,7 @@ func TestInboxIsTrimmedOnlyWhenItCoversTheTopics(t *testing.T) {
 
 // At midnight: the day of an event has begun for the new owner of its partition, but not for the
 // previous one, which is about to park it.
-func TestForgottenEventOfTheNewOwnersDayTakesEffectOnce(t *testing.T) {
+func TestForgottenEventAtMidnight(t *testing.T) {
 	t.Parallel()
 	for name, letters := range map[string]int{
 		"applied before it is parked": 0,

@@ -24,7 +24,7 @@ func openInbox(t *testing.T) *pgxpool.Pool {
 	return pool
 }
 
-func TestAnEventIsFirstOnceForEachConsumer(t *testing.T) {
+func TestOnceForEachConsumer(t *testing.T) {
 	t.Parallel()
 	pool, id := openInbox(t), uuid.New()
 	once := func(consumer string) (first bool) {
@@ -44,7 +44,7 @@ func TestAnEventIsFirstOnceForEachConsumer(t *testing.T) {
 	}
 }
 
-func TestAnEventThatIsTwiceInASliceIsFirstOnce(t *testing.T) {
+func TestOnceEachWithTwins(t *testing.T) {
 	t.Parallel()
 	pool := openInbox(t)
 	a, b, c := uuid.New(), uuid.New(), uuid.New()
@@ -70,15 +70,15 @@ func TestAnEventThatIsTwiceInASliceIsFirstOnce(t *testing.T) {
 }
 
 // A zombie and the new owner of its partition: the second waits for the first, whose fate decides.
-func TestTheSecondOfTwoAtTheSameTimeWaitsForTheFirst(t *testing.T) {
+func TestOnceWaitsForTheOther(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		end  func(pgx.Tx) error
 		want bool
 	}{
-		"and is not first when that commits": {func(tx pgx.Tx) error { return tx.Commit(t.Context()) }, false},
-		"and is first when that rolls back":  {func(tx pgx.Tx) error { return tx.Rollback(t.Context()) }, true},
-		"and is first when its backend dies": {func(tx pgx.Tx) error { return tx.Conn().Close(t.Context()) }, true},
+		"it commits":    {func(tx pgx.Tx) error { return tx.Commit(t.Context()) }, false},
+		"it rolls back": {func(tx pgx.Tx) error { return tx.Rollback(t.Context()) }, true},
+		"it dies":       {func(tx pgx.Tx) error { return tx.Conn().Close(t.Context()) }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -60,7 +60,7 @@ func handle(t *testing.T, pool *pgxpool.Pool, events ...inbox.Event) error {
 	return pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error { return statements.Handle(t.Context(), tx, events) })
 }
 
-func TestAStatementIsPerAccountAndUTCDayOfTheEvent(t *testing.T) {
+func TestStatementPerAccountAndDay(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Database(t).Pool(t, "consumer")
 	declined, opened := completed(a, b, 1, ""), completed(a, b, 1, "")
@@ -86,7 +86,7 @@ func TestAStatementIsPerAccountAndUTCDayOfTheEvent(t *testing.T) {
 	}
 }
 
-func TestEveryOrderOfEventsAndDuplicatesGivesTheSameStatements(t *testing.T) {
+func TestStatementsInAnyOrderOfEvents(t *testing.T) {
 	t.Parallel()
 	pool, now := testenv.Database(t).Pool(t, "consumer"), time.Now()
 	if err := inbox.MakeDays(t.Context(), pool, now); err != nil {
@@ -245,7 +245,7 @@ func TestWhatCannotBeAddedUpIsRefused(t *testing.T) {
 	}
 }
 
-func TestConsumersThatMeetOnTheSameAccountsDoNotDeadlock(t *testing.T) {
+func TestConsumersShareAccounts(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Database(t).Pool(t, "consumer")
 	const writers, rounds, size = 4, 25, 20

@@ -45,7 +45,7 @@ func get(t *testing.T, url string) (status int, body string) {
 	return res.StatusCode, string(b)
 }
 
-func TestAdminServesMetricsAndProfilesUntilContextEnds(t *testing.T) {
+func TestAdminServesUntilStopped(t *testing.T) {
 	t.Parallel()
 	url := serve(t, nil)
 	if status, body := get(t, url+"/metrics"); status != 200 || !strings.Contains(body, "build_info{") ||
