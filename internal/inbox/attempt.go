@@ -243,6 +243,9 @@ func (c *Consumer) handle(ctx context.Context, tx pgx.Tx, events []Event) (err e
 			c.Log.ErrorContext(ctx, "handler panicked", "panic", v, "stack", string(debug.Stack()))
 			err = fmt.Errorf("panic: %v", v)
 		}
+		if err != nil && sqlState(err) == "" && tx.Conn().IsClosed() {
+			err = fmt.Errorf("%w: %w", errBroken, err)
+		}
 	}()
 
 	return c.Handle(ctx, tx, events)
@@ -266,11 +269,15 @@ func lostRace(err error) bool {
 // errTooLong means that a transaction did not end in time, nor by any of the session's limits.
 var errTooLong = errors.New("it took longer")
 
+// errBroken means that the connection was lost in the handler. The database may be away, or the
+// event makes it crash: repeated without limit, that would stop every partition and other programs.
+var errBroken = errors.New("connection lost in the handler")
+
 // timedOut reports whether err is a timeout, which may be no fault of the event: another
 // transaction holds its rows, such as a COMMIT waiting for its standby, or the database is slow.
 func timedOut(err error) bool {
 	// Statement, lock, idle and transaction timeout.
-	return errors.Is(err, errTooLong) ||
+	return errors.Is(err, errTooLong) || errors.Is(err, errBroken) ||
 		slices.Contains([]string{"57014", "55P03", "25P03", "25P04"}, sqlState(err))
 }
 
@@ -293,12 +300,12 @@ func waited(err error, events int) error {
 // classify separates outages from failures of an event. lost is whether the connection is lost.
 func classify(err error, lost bool) error {
 	code := sqlState(err)
-	switch code {
+	switch {
 	// A statement or transaction that takes too long is the event's failure, although the last
 	// two cost the connection.
-	case "57014", "25P03", "25P04":
+	case code == "57014", code == "25P03", code == "25P04", errors.Is(err, errBroken):
 		return err
-	case "25006": // a primary that was demoted
+	case code == "25006": // a primary that was demoted
 		return outage(err)
 	}
 

@@ -87,9 +87,9 @@ type Consumer struct {
 	// counts events of the assigned partitions, OnLetters dead letters that wait for a decision.
 	OnEvent   func(outcome string, took time.Duration) // each event
 	OnLag     func(events int64)                       // every 2 s: events still to do
-	OnLetters func(undecided, aggregates int64)        // every second: dead letters, parked aggregates
+	OnLetters func(undecided, aggregates int64)        // every second: dead letters, aggregates
 	OnGap     func(kind string)                        // each event out of sequence
-	OnHorizon func(err error)                          // every 10 min; not nil: why no day is dropped
+	OnHorizon func(err error)                          // every 10 min; why no day is dropped, or nil
 
 	// Trace starts a span for an event from its headers and returns a function that ends it. The
 	// handler gets the context when the event is alone in its transaction. May be nil.

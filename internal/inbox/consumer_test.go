@@ -16,10 +16,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/oncepay/oncepay/internal/inbox"
 	"github.com/oncepay/oncepay/internal/testenv"
@@ -230,21 +228,7 @@ func TestKilledBeforeOffsetTakesEffectOnce(t *testing.T) {
 	t.Cleanup(cluster.Close)
 	b := newBench(t, cluster.ListenAddrs(), 2)
 	// Offsets that do not arrive are what a consumer leaves behind that is killed there.
-	cluster.ControlKey(kmsg.OffsetCommit.Int16(), func(request kmsg.Request) (kmsg.Response, error, bool) {
-		cluster.KeepControl()
-		answer := request.ResponseKind().(*kmsg.OffsetCommitResponse)
-		for _, topic := range request.(*kmsg.OffsetCommitRequest).Topics {
-			at := kmsg.NewOffsetCommitResponseTopic()
-			at.Topic, at.TopicID = topic.Topic, topic.TopicID
-			for _, p := range topic.Partitions {
-				refused := kmsg.NewOffsetCommitResponseTopicPartition()
-				refused.Partition, refused.ErrorCode = p.Partition, kerr.UnknownServerError.Code
-				at.Partitions = append(at.Partitions, refused)
-			}
-			answer.Topics = append(answer.Topics, at)
-		}
-		return answer, nil, true
-	})
+	watchCommits(cluster).refuse.Store(true)
 	for i := range 100 {
 		b.produce(t, b.event(int32(i%2), uuid.New(), strconv.Itoa(i)))
 	}
@@ -322,9 +306,8 @@ func TestDatabaseOutageIsWaitedFor(t *testing.T) {
 		}
 		return nil
 	})
-	group, err := kadm.NewClient(b.client).DescribeGroups(t.Context(), b.topic)
-	if err != nil || len(group[b.topic].Members) != 1 {
-		t.Errorf("members: %v, %v", group[b.topic].Members, err)
+	if members := b.members(t); len(members) != 1 {
+		t.Errorf("members: %v", members)
 	}
 	execute(`ALTER DATABASE ` + b.db.Name + ` ALLOW_CONNECTIONS true`)
 	b.effects(t, 3)
@@ -440,4 +423,20 @@ func (b *bench) members(t *testing.T) []kadm.DescribedGroupMember {
 		t.Fatal(err)
 	}
 	return groups[b.topic].Members
+}
+
+// poolWith is a consumer's pool with another configuration.
+func (b *bench) poolWith(t *testing.T, change func(*pgx.ConnConfig)) *pgxpool.Pool {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(b.db.URLAs("consumer"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	change(config.ConnConfig)
+	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
 }

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/oncepay/oncepay/internal/inbox"
@@ -40,18 +40,11 @@ func TestCrowdBehindALetterIsNotLookedAt(t *testing.T) {
 		return rows
 	}
 	before := read()
-	config, err := pgxpool.ParseConfig(d.db.URLAs("consumer"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, plan := range []string{"seqscan", "bitmapscan", "hashjoin", "mergejoin"} { // as in every program
-		config.ConnConfig.RuntimeParams["enable_"+plan] = "off"
-	}
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := d.poolWith(t, func(c *pgx.ConnConfig) {
+		for _, plan := range []string{"seqscan", "bitmapscan", "hashjoin", "mergejoin"} { // as in every program
+			c.RuntimeParams["enable_"+plan] = "off"
+		}
+	})
 	c := d.consumer(t)
 	c.DB = pool
 	stop = d.start(t, c)

@@ -29,12 +29,13 @@
 // An event that fails is tried 5 times within about 30 s (Tries, TryFor) and then becomes a dead
 // letter. Timeouts get 10 tries within 3 to 5 minutes: another transaction may hold the event's
 // rows, or the database may be slow. A record that is no CloudEvent is a dead letter at once,
-// identified by a hash of its place and its contents. An outage of the database is not a try.
+// identified by a hash of its place and its contents. An outage of the database is not a try; a
+// connection that is lost in the handler counts as a timeout, for the event may be the cause.
 //
 // An operator decides (DeadLetters, RetryDeadLetter, SkipDeadLetter, or "consumer dead-letters"). A
 // retried letter goes through the same handler in a transaction with its inbox row, and what waits
-// behind it follows in order, up to 100 in a transaction. At most 20 (MaxDeadLetters) wait for a decision: a handler that fails
-// everything stops its partitions and does not fill a table.
+// behind it follows in order, up to 100 in a transaction. At most 20 (MaxDeadLetters) wait for a
+// decision: a handler that fails everything stops its partitions and does not fill a table.
 //
 // # How long the inbox remembers
 //
@@ -78,8 +79,9 @@
 //	                                          processes those
 //	a topic does not exist                    the consumer waits for it; the log and Ready name it
 //
-// Two preconditions: ce_id and ce_time of an event are the same on every delivery, and the name of
-// the consumer does not change. Under another name every redelivered event takes effect again.
+// Three preconditions: ce_id and ce_time of an event are the same on every delivery; no other event
+// of the topics has that ce_id, whatever its ce_source; and the name of the consumer does not
+// change. Under another name every redelivered event takes effect again.
 //
 // # To copy it
 //

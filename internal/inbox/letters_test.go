@@ -499,18 +499,8 @@ func TestEventThatTakesTooLongIsParked(t *testing.T) {
 		t.Run(limit, func(t *testing.T) {
 			t.Parallel()
 			d := newDesk(t, testenv.Brokers(t), 1)
-			config, err := pgxpool.ParseConfig(d.db.URLAs("consumer"))
-			if err != nil {
-				t.Fatal(err)
-			}
-			config.ConnConfig.RuntimeParams[limit] = "200"
-			pool, err := pgxpool.NewWithConfig(t.Context(), config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(pool.Close)
 			c := d.consumer(t)
-			c.DB = pool
+			c.DB = d.poolWith(t, func(c *pgx.ConnConfig) { c.RuntimeParams[limit] = "200" })
 			c.Handle = func(ctx context.Context, tx pgx.Tx, events []inbox.Event) error {
 				for _, e := range events {
 					if string(e.Key) == "slow" {

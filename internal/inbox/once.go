@@ -54,7 +54,8 @@ RETURNING event_id`
 func OnceEach(
 	ctx context.Context, tx pgx.Tx, consumer string, events []uuid.UUID, at []time.Time,
 ) (first []bool, err error) {
-	rows, _ := tx.Query(ctx, insertEach, consumer, arrays(events), days(at)) // CollectRows has the error
+	// CollectRows has the query's error, too.
+	rows, _ := tx.Query(ctx, insertEach, consumer, arrays(events), days(at))
 	inserted, err := pgx.CollectRows(rows, pgx.RowTo[uuid.UUID])
 	var pg *pgconn.PgError
 	switch {

@@ -43,7 +43,8 @@ func (r *releaser) run(ctx context.Context) {
 		start := time.Now()
 		found, err := r.release(ctx)
 
-		if err != nil && ctx.Err() == nil && !errors.Is(err, errOutage) { // the session logs outages
+		// The session logs outages.
+		if err != nil && ctx.Err() == nil && !errors.Is(err, errOutage) {
 			r.Log.WarnContext(ctx, "dead letters not processed, trying again", "error", err)
 		}
 		if found {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/oncepay/oncepay/internal/inbox"
@@ -83,17 +82,8 @@ func TestBatchTakesAsManyStatementsAsAnEvent(t *testing.T) {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			t.Parallel()
 			d := newDesk(t, testenv.Brokers(t), 1)
-			config, err := pgxpool.ParseConfig(d.db.URLAs("consumer"))
-			if err != nil {
-				t.Fatal(err)
-			}
 			var sent counter
-			config.ConnConfig.Tracer = &sent
-			pool, err := pgxpool.NewWithConfig(t.Context(), config)
-			if err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(pool.Close)
+			pool := d.poolWith(t, func(c *pgx.ConnConfig) { c.Tracer = &sent })
 			if err := inbox.MakeDays(t.Context(), pool, ago(0)); err != nil {
 				t.Fatal(err)
 			}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/oncepay/oncepay/internal/inbox"
 	"github.com/oncepay/oncepay/internal/testenv"
@@ -35,16 +35,7 @@ func TestWaitForAnotherCommitIsNoFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	config, err := pgxpool.ParseConfig(d.db.URLAs("consumer"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.ConnConfig.RuntimeParams["statement_timeout"] = "200"
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
+	pool := d.poolWith(t, func(c *pgx.ConnConfig) { c.RuntimeParams["statement_timeout"] = "200" })
 	c := d.consumer(t)
 	c.DB, c.Tries = pool, 2
 	d.start(t, c)
