@@ -54,6 +54,7 @@ func (d DeadLetters) Run(
 		return err
 	}
 
+	// Everything wrong with the command line has been said: connect.
 	letters, closeAll, err := d.Open(ctx, getenv)
 	if err != nil {
 		return err
@@ -102,6 +103,7 @@ func (d DeadLetters) parse(args []string) (c letterCommand, err error) {
 		return c, fmt.Errorf("%w: see %s", err, help)
 	}
 
+	// Only list is about all of them; the others decide on one.
 	switch given := flags.Args(); {
 	case c.name == "list" && len(given) > 0:
 		return c, fmt.Errorf("unknown argument %q: see %s", given[0], help)

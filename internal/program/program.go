@@ -66,6 +66,7 @@ func Main(p Program, args []string, getenv func(string) string, stdout, stderr i
 		return 0
 	}
 
+	// Errors that were found together are joined by newlines.
 	for line := range strings.Lines(strings.TrimSpace(err.Error())) {
 		fmt.Fprintf(stderr, "%s: %s\n", p.Name, strings.TrimSpace(line))
 	}
@@ -105,8 +106,10 @@ func (p Program) health(ctx context.Context, getenv func(string) string) error {
 	if err != nil {
 		return fmt.Errorf("read address: %w", err)
 	}
+
+	// An instance that listens on every address listens on this one, too.
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		host = "127.0.0.1" // it listens on every address, this one included
+		host = "127.0.0.1"
 	}
 	url := "http://" + net.JoinHostPort(host, port) + "/readyz"
 

@@ -165,7 +165,8 @@ func (m *Relay) TopicUnavailable(topic string) {
 // PartitionsChanged shows that a topic has another number of partitions than its events were sent
 // with. Call TopicUnavailable as well: the two are forgotten together.
 func (m *Relay) PartitionsChanged(topic string, sent, now int32) {
-	m.changed.DeletePartialMatch(prometheus.Labels{"topic": topic}) // it may have changed again
+	// It may have changed again.
+	m.changed.DeletePartialMatch(prometheus.Labels{"topic": topic})
 	m.changed.WithLabelValues(topic, strconv.Itoa(int(sent)), strconv.Itoa(int(now))).Set(1)
 }
 

@@ -51,6 +51,8 @@ func Start(
 	if err != nil {
 		return nil, err
 	}
+
+	// The exporters run beside everything else: what they cannot send is a line in the log.
 	otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) {
 		slog.Default().WarnContext(context.Background(),
 			"traces or metrics not exported", slog.Any("error", err))
@@ -62,6 +64,7 @@ func Start(
 		if err != nil {
 			return nil, fmt.Errorf("make trace exporter (OTEL_EXPORTER_OTLP_…): %w", err)
 		}
+
 		tracing = append(tracing, trace.WithBatcher(exporter))
 	}
 
@@ -71,6 +74,7 @@ func Start(
 		if err != nil {
 			return nil, fmt.Errorf("make metric exporter (OTEL_EXPORTER_OTLP_…): %w", err)
 		}
+
 		gathered := bridge.NewMetricProducer(bridge.WithGatherer(metrics))
 		reader := metric.NewPeriodicReader(exporter, metric.WithProducer(gathered))
 		measuring = append(measuring, metric.WithReader(reader))
@@ -84,6 +88,7 @@ func Start(
 	return func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 		defer cancel()
+
 		if err := errors.Join(traces.Shutdown(ctx), meters.Shutdown(ctx)); err != nil {
 			slog.Default().WarnContext(ctx,
 				"last traces or metrics not exported", slog.Any("error", err))
