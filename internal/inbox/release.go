@@ -224,7 +224,7 @@ func (c *Consumer) apply(
 func (r *releaser) failed(
 	ctx context.Context, l letter, took time.Duration, reason error,
 ) (found bool, err error) {
-	log := r.Log.With("id", l.id, "event_id", l.event.ID, "error", reason)
+	log := r.Log.With("id", l.id, "event_id", l.letterID())
 	r.alone = 0 // this is the one: those behind it wait
 	switch n := r.slow[l.id].n + 1; {
 	case errors.Is(reason, ErrNoDay):
@@ -234,14 +234,14 @@ func (r *releaser) failed(
 	case timedOut(reason) && n < 2*r.Tries:
 		wait := r.pause(n)
 		r.slow[l.id] = timeouts{n, time.Now().Add(wait)}
-		log.WarnContext(ctx, "dead letter timed out, trying again", "retry_in", wait)
+		log.WarnContext(ctx, "dead letter timed out, trying again", "retry_in", wait, "error", reason)
 		return true, nil
 	}
 
 	// Back to the operator.
 	delete(r.slow, l.id)
 	r.OnEvent(Failed, took)
-	log.ErrorContext(ctx, "dead letter failed again")
+	log.ErrorContext(ctx, "dead letter failed again", "error", reason)
 	err = r.transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, markFailed,
 			r.Name, l.id, clean(reason.Error()), errors.Is(reason, ErrForgotten))
