@@ -170,6 +170,12 @@ func (b *bench) outcome(name string) int {
 	return b.outcomes[name]
 }
 
+func (b *bench) gapsSeen() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.gaps)
+}
+
 // start runs a consumer until stop is called or the test ends.
 func (b *bench) start(t *testing.T, c *inbox.Consumer) (stop func()) {
 	t.Helper()
