@@ -33,6 +33,7 @@ type Message struct {
 type batch struct {
 	from, next Position // next is behind the batch
 	snapshot   string   // that it was read in
+	timeline   int64    // of the server that it was read on
 	found      []Message
 	n          int   // how many of found are the batch; one more shows where it was cut
 	err        error // of the read
@@ -137,7 +138,7 @@ func (b *batch) query(
 	defer rows.Close()
 
 	// One row more than the batch tells where it was cut.
-	b.snapshot, b.n = "", 0
+	b.n = 0
 	b.found, b.parts, b.versions = b.found[:0], b.parts[:0], b.versions[:0]
 	b.bytes, b.ids = b.bytes[:0], b.ids[:0]
 	for len(b.found) == b.n && rows.Next() {
@@ -166,12 +167,14 @@ func (b *batch) query(
 // add keeps a row, which comes in Postgres' binary format. Memory that grows moves, so slice cuts
 // it at the end.
 func (b *batch) add(row [][]byte) error {
+	if len(b.found) == 0 {
+		b.snapshot, b.timeline = string(row[0]), int64(binary.BigEndian.Uint64(row[1]))
+	}
+
+	row = row[1:]
 	version := row[5]
 	if len(row[1]) != 8 || len(row[2]) != 16 || len(version)%8 != 0 || len(row[9]) != 8 {
 		return errors.New("a row does not have the columns that the statement asks for")
-	}
-	if b.snapshot == "" {
-		b.snapshot = string(row[0])
 	}
 
 	n := int64(0)

@@ -51,7 +51,7 @@ func newStatements(limit int) statements {
    ORDER BY id LIMIT %[2]d)`, columns, limit+1, chunk)
 	}
 
-	selected := `SELECT pg_current_snapshot()::text, u.id, u.event_id,
+	selected := `SELECT (SELECT pg_current_snapshot()::text), (SELECT ` + timeline + `), u.id, u.event_id,
   u.aggregate_type, u.aggregate_id, u.aggregate_version, u.event_type, u.payload, u.headers::text, u.created_at FROM (`
 	fresh := fmt.Sprintf(`
   (SELECT %s FROM outbox_events WHERE id > $1 ORDER BY id LIMIT %d)

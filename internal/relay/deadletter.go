@@ -64,7 +64,7 @@ WHERE relay = $1 AND state IN ('parked', 'retry')
 const anyReleased = `SELECT EXISTS (SELECT ` + releasedLetters + `)`
 
 const readReleased = `
-SELECT '', id, event_id, aggregate_type, aggregate_id, aggregate_version, event_type,
+SELECT '', 0::bigint, id, event_id, aggregate_type, aggregate_id, aggregate_version, event_type,
        payload, headers::text, created_at` + releasedLetters + `
 ORDER BY id LIMIT $4`
 

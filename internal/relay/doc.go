@@ -58,6 +58,7 @@
 //	a topic's partitions changed        the same, with a PartitionsError in it; or it drains
 //	the broker refuses an event         its aggregate is parked until an operator decides
 //	a failover that lost nothing        the relay goes on where it was
+//	a pooler goes to a promoted standby the next read ends the term, before any of it is sent
 //	the database went back or changed   Run returns ErrRestored
 //
 // # To copy it

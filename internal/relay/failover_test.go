@@ -8,9 +8,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/oncepay/oncepay/internal/embedded"
@@ -101,12 +103,32 @@ func (r *replicated) caughtUp(t *testing.T) {
 	})
 }
 
-// failOver kills the primary and promotes the standby. r is the new one from then on.
+// cutOff ends the replication: the standby loses what the primary commits from then on.
+func (r *replicated) cutOff(t *testing.T) {
+	t.Helper()
+	s := database{owner: r.pool(t, r.standby, "postgres")}
+	s.exec(t, `ALTER SYSTEM SET primary_conninfo = ''`)
+	s.exec(t, `SELECT pg_reload_conf()`)
+	testenv.Eventually(t, soon, func() error {
+		if ask[bool](t, r.database, `SELECT EXISTS (SELECT FROM pg_stat_replication)`) {
+			return errors.New("the standby is still fed")
+		}
+		return nil
+	})
+}
+
+// failOver kills the primary and promotes the standby.
 func (r *replicated) failOver(t *testing.T) {
 	t.Helper()
 	if err := syscall.Kill(r.primary.Pid(), syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
+	r.promote(t)
+}
+
+// promote makes the standby a primary. r is the new one from then on.
+func (r *replicated) promote(t *testing.T) {
+	t.Helper()
 	r.database = database{owner: r.pool(t, r.standby, "postgres"), relay: r.pool(t, r.standby, "relay")}
 	r.exec(t, `SELECT pg_promote()`)
 }
@@ -137,15 +159,7 @@ func TestFailoverBeforeTheCursorMoved(t *testing.T) {
 			want = append(want, r.commit(t, "c")...)
 			b.waitFor(t, 4)
 			if c.lose {
-				s := database{owner: r.pool(t, r.standby, "postgres")}
-				s.exec(t, `ALTER SYSTEM SET primary_conninfo = ''`)
-				s.exec(t, `SELECT pg_reload_conf()`)
-				testenv.Eventually(t, soon, func() error {
-					if ask[bool](t, r.database, `SELECT EXISTS (SELECT FROM pg_stat_replication)`) {
-						return errors.New("the standby is still fed")
-					}
-					return nil
-				})
+				r.cutOff(t)
 				r.commit(t, "a")
 				b.waitFor(t, 5)
 			} else {
@@ -170,6 +184,67 @@ func TestFailoverBeforeTheCursorMoved(t *testing.T) {
 				t.Errorf("the broker has %v, want %v", got, want)
 			}
 		})
+	}
+}
+
+// A pooler moves a leader's connections to the promoted standby, and the leader notices nothing.
+// New events have the ids of lost ones that it has passed: it must not send what comes after them.
+func TestFailoverBehindPooler(t *testing.T) {
+	t.Parallel()
+	r, b := newReplicated(t, false), &broker{}
+	server := func(p *embedded.Postgres) *pgx.ConnConfig {
+		cfg, err := pgx.ParseConfig(p.URL("relay", "postgres"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return cfg
+	}
+	var port atomic.Uint32 // of the server that connections go to
+	port.Store(uint32(server(r.primary).Port))
+	cfg, err := pgxpool.ParseConfig(r.primary.URL("relay", "postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
+		c.Port = uint16(port.Load())
+		return nil
+	}
+	cfg.PrepareConn = func(_ context.Context, c *pgx.Conn) (bool, error) {
+		return uint32(c.Config().Port) == port.Load(), nil
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+
+	leader := start(t, pool, b.Open, nil)
+	next(t, leader.leading, "a leader")
+	r.commit(t, "a")
+	r.movedTo(t, 1)
+	r.caughtUp(t)
+	r.cutOff(t)
+	r.commit(t, "a", "a") // lost
+	b.waitFor(t, 3)
+	r.movedTo(t, 2)
+
+	r.promote(t)
+	testenv.Eventually(t, soon, func() error {
+		if ask[bool](t, r.database, `SELECT pg_is_in_recovery()`) {
+			return errors.New("the standby is not promoted yet")
+		}
+		return nil
+	})
+	// A standby's sequence is ahead by up to 32; this one is not.
+	r.exec(t, `SELECT setval(pg_get_serial_sequence('outbox_events', 'id'), 1)`)
+	r.commit(t, "a", "a", "a") // ids 2 to 4
+	port.Store(uint32(server(r.standby).Port))
+
+	if err := next(t, leader.errors, "the end of the term"); !errors.Is(err, relay.ErrFenced) {
+		t.Errorf("the term ended with %v, want ErrFenced", err)
+	}
+	if n := len(b.received()); n != 3 {
+		t.Errorf("%d events were sent, want 3: %v", n, b.ids())
 	}
 }
 

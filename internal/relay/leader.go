@@ -165,6 +165,9 @@ func (l *leader) readAhead(
 		for {
 			begun := time.Now()
 			b.err = b.read(ctx, l.DB, statements, limit, p)
+			if b.err == nil && b.n > 0 && b.timeline != l.term.identity.Timeline {
+				b.err = ErrFenced // the pool has gone to a promoted standby, where p means nothing
+			}
 			if b.err != nil || b.next != p {
 				l.OnRead(b.n, time.Since(begun))
 				break

@@ -48,16 +48,18 @@ WHERE relay = $1 AND lease_until < clock_timestamp()
 RETURNING fencing_token, batches, last_id, seen::text,
     coalesce(chunk_after, 0), coalesce(chunk_seen::text, '')`
 
+// timeline is that of the log being written: pg_control_checkpoint() shows it only after the next
+// checkpoint. A standby writes none, so there it is an error.
+const timeline = `('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint`
+
 // A visible row always has an xid below the snapshot's xmax. One that has not comes from another
-// database, where the cursor's xids mean nothing; the index on (xid, id) finds it. The timeline is
-// that of the log being written: pg_control_checkpoint() shows it only after the next checkpoint.
+// database, where the cursor's xids mean nothing; the index on (xid, id) finds it.
 const checkDatabase = `
 SELECT pg_is_in_recovery(),
        c.system_identifier <> s.system_identifier OR c.database_oid <> d.oid
        OR EXISTS (SELECT FROM outbox_events WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())),
        c.system_identifier, c.database_oid, c.epoch::text,
-       CASE WHEN pg_is_in_recovery() THEN 0
-            ELSE ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint END
+       CASE WHEN pg_is_in_recovery() THEN 0 ELSE ` + timeline + ` END
 FROM outbox_cursors c, pg_control_system() s, pg_database d
 WHERE c.relay = $1 AND d.datname = current_database()`
 
@@ -67,7 +69,7 @@ WHERE c.relay = $1 AND d.datname = current_database()`
 // was given back stays given back, even if a late statement arrives.
 const led = `
 WHERE relay = $1 AND fencing_token = $2 AND holder = $3 AND batches = $4 AND lease_until > '-infinity'
-  AND ('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint = $5`
+  AND ` + timeline + ` = $5`
 
 const moveCursor = `
 UPDATE outbox_cursors SET batches = $7, last_id = $8, seen = $9::text::pg_snapshot,
