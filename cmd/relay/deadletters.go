@@ -72,6 +72,10 @@ func (l letters) List(ctx context.Context, all bool) (any, []string, error) {
 }
 
 func (l letters) Show(ctx context.Context, id int64) (any, error) {
+	return l.find(ctx, id)
+}
+
+func (l letters) find(ctx context.Context, id int64) (relay.DeadLetter, error) {
 	found, err := relay.FindDeadLetter(ctx, l.db, l.relay, id)
 	if errors.Is(err, relay.ErrNoDeadLetter) {
 		err = errNotRefused
@@ -81,12 +85,8 @@ func (l letters) Show(ctx context.Context, id int64) (any, error) {
 }
 
 func (l letters) Payload(ctx context.Context, id int64) ([]byte, error) {
-	payload, err := relay.DeadLetterPayload(ctx, l.db, l.relay, id)
-	if errors.Is(err, relay.ErrNoDeadLetter) {
-		err = errNotRefused
-	}
-
-	return payload, err
+	found, err := l.find(ctx, id)
+	return found.Payload, err
 }
 
 func (l letters) Retry(ctx context.Context, id int64) error {

@@ -157,7 +157,7 @@ func TestAMissingTopicIsNamedAndEveryInstanceShowsWhatWaitsForIt(t *testing.T) {
 
 func TestWhatEndsARoundIsCountedByItsKind(t *testing.T) {
 	t.Parallel()
-	refused := &relay.RefusedError{Err: kerr.MessageTooLarge}
+	refused := &relay.BatchError{Refused: true, Err: kerr.MessageTooLarge}
 	for want, errs := range map[string][]error{
 		"database": {errors.New("read outbox: connection reset")},
 		"broker":   {&relay.BrokerError{Err: context.DeadlineExceeded}},

@@ -36,9 +36,9 @@ func (o observer) failed(err error) {
 // kind returns the metric label for what ended a round of the relay. The log has the details.
 func kind(err error) string {
 	var (
-		topic   *relay.TopicError
-		refused *relay.RefusedError
-		broker  *relay.BrokerError
+		topic  *relay.TopicError
+		failed *relay.BatchError
+		broker *relay.BrokerError
 	)
 
 	switch {
@@ -46,7 +46,7 @@ func kind(err error) string {
 		return "fenced"
 	case errors.As(err, &topic):
 		return "topic"
-	case errors.As(err, &refused):
+	case errors.As(err, &failed) && failed.Refused:
 		return "refused"
 	case errors.As(err, &broker):
 		return "broker"

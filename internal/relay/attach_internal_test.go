@@ -25,9 +25,12 @@ func TestReadPassesNothingOfNewPartition(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	var b batch
-	read := make(chan error, 1)
-	go func() { read <- b.read(t.Context(), relay, newStatements(10), 10, Position{Seen: "3:3:"}) }()
+	found := make(chan *batch, 1)
+	go func() {
+		b := &batch{}
+		b.err = b.read(t.Context(), relay, 10, Position{Seen: "3:3:"})
+		found <- b
+	}()
 	testenv.Eventually(t, time.Minute, func() error {
 		var waits bool
 		err := owner.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
@@ -50,11 +53,12 @@ func TestReadPassesNothingOfNewPartition(t *testing.T) {
 	if err := tx.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-read; err != nil {
-		t.Fatal(err)
+	b := <-found
+	if b.err != nil {
+		t.Fatal(b.err)
 	}
 	got := ids(b.messages())
-	if err := b.read(t.Context(), relay, newStatements(10), 10, b.next); err != nil {
+	if err := b.read(t.Context(), relay, 10, b.next); err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff([]int64{1, 2}, append(got, ids(b.messages())...)); diff != "" {

@@ -24,36 +24,28 @@ SELECT clock_timestamp(),
        greatest(coalesce((SELECT max(id) FROM outbox_events), 0) - coalesce(c.last_id, 0), 0),
        (SELECT created_at FROM outbox_events WHERE id > coalesce(c.last_id, 0) ORDER BY id LIMIT 1),
        coalesce(c.last_id, 0), coalesce(c.seen, pg_current_snapshot())::text,
-       coalesce(c.chunk_after, 0), coalesce(c.chunk_seen::text, '')
-FROM (VALUES (1)) one LEFT JOIN outbox_cursors c ON c.relay = $1`
-
-const measureParked = `
-SELECT count(*) FILTER (WHERE refusal IS NOT NULL AND state = 'parked'),
-       count(DISTINCT (aggregate_type, aggregate_id))
-FROM outbox_dead_letters WHERE relay = $1 AND state IN ('parked', 'retry')`
+       coalesce(c.chunk_after, 0), coalesce(c.chunk_seen::text, ''), d.refused, d.aggregates
+FROM (SELECT count(*) FILTER (WHERE refusal IS NOT NULL AND state = 'parked') refused,
+             count(DISTINCT (aggregate_type, aggregate_id)) aggregates
+      FROM outbox_dead_letters WHERE relay = $1 AND state IN ('parked', 'retry')) d
+LEFT JOIN outbox_cursors c ON c.relay = $1`
 
 // MeasureBacklog returns what the relays of this name have still to send. Anyone may ask.
 func MeasureBacklog(ctx context.Context, db *pgxpool.Pool, relay string) (b Backlog, err error) {
-	defer func() {
-		if err != nil {
-			b, err = Backlog{}, fmt.Errorf("measure outbox backlog: %w", err)
-		}
-	}()
-
 	var now time.Time // by the database's clock, as created_at is
 	var first *time.Time
 	var p Position
-	err = db.QueryRow(ctx, measureBacklog, relay).
-		Scan(&now, &b.Events, &first, &p.Last, &p.Seen, &p.ChunkAfter, &p.ChunkSeen)
+	err = db.QueryRow(ctx, measureBacklog, relay).Scan(&now, &b.Events, &first, &p.Last, &p.Seen,
+		&p.ChunkAfter, &p.ChunkSeen, &b.DeadLetters, &b.ParkedAggregates)
 	if err != nil {
-		return b, err
+		return Backlog{}, fmt.Errorf("measure outbox backlog: %w", err)
 	}
 
 	// Only without newer events: after an outage, stragglers would be looked for among very many.
 	if first == nil {
 		var late batch
-		if err := late.read(ctx, db, newStatements(1), 1, p); err != nil {
-			return b, err
+		if err := late.read(ctx, db, 1, p); err != nil {
+			return Backlog{}, fmt.Errorf("measure outbox backlog: %w", err)
 		}
 		if late.n > 0 {
 			first = &late.found[0].CreatedAt
@@ -64,8 +56,7 @@ func MeasureBacklog(ctx context.Context, db *pgxpool.Pool, relay string) (b Back
 		b.OldestAge = max(now.Sub(*first), 0) // a writer may set created_at
 	}
 
-	err = db.QueryRow(ctx, measureParked, relay).Scan(&b.DeadLetters, &b.ParkedAggregates)
-	return b, err
+	return b, nil
 }
 
 // Cursor is where the relays of one name are, and who leads them.

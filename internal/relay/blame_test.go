@@ -32,11 +32,12 @@ func TestWhatEndedATermSaysWhetherItWasTheBrokersFault(t *testing.T) {
 		},
 		"it refuses an event": {
 			broker: func(*testing.T, database) *broker {
-				return &broker{onPublish: func(context.Context, []relay.Message) (int, error) { return 0, &relay.RefusedError{Err: away} }}
+				return &broker{onPublish: func(context.Context, []relay.Message) (int, error) {
+					return 0, &relay.BatchError{Refused: true, Err: away}
+				}}
 			},
 			want: func(err error) bool {
-				var refused *relay.RefusedError
-				return errors.As(err, &refused) && errors.Is(err, away)
+				return refusal(err) != nil && errors.Is(err, away)
 			},
 		},
 		"the database cannot be read": {

@@ -16,13 +16,9 @@ type Position struct {
 const columns = `id, xid, event_id, aggregate_type, aggregate_id, aggregate_version,
   event_type, payload, headers, created_at`
 
-// statements read what is behind a Position, for one batch size: limits are literals, which the
+// behind returns the statement that reads up to limit messages behind p, and its arguments. Rows and
+// snapshot come from one statement, so they belong together. The limit is a literal, which the
 // planner knows.
-type statements struct {
-	batch, chunked string
-}
-
-// newStatements writes them. Rows and snapshot come from one statement, so they belong together.
 //
 // Stragglers are rows with id <= last that seen does not show: their transaction was running then
 // (its xid is in xip), or has finished since (xid >= xmax). xmax is one more than the last
@@ -36,9 +32,19 @@ type statements struct {
 //
 // In chunks, the set of stragglers must not change, or one that commits below ChunkAfter would be
 // lost: only those that the first chunk's snapshot shows are read.
-func newStatements(limit int) statements {
-	straggling := func(chunk string) string {
-		return fmt.Sprintf(`
+func behind(p Position, limit int) (sql string, args []any) {
+	const selected = `SELECT (SELECT pg_current_snapshot()::text), (SELECT ` + timeline + `), u.id, u.event_id,
+  u.aggregate_type, u.aggregate_id, u.aggregate_version, u.event_type, u.payload, u.headers::text, u.created_at FROM (`
+	args = []any{p.Last, p.Seen}
+	fresh, chunk := fmt.Sprintf(`
+  (SELECT %s FROM outbox_events WHERE id > $1 ORDER BY id LIMIT %d)
+  UNION ALL`, columns, limit), ""
+	if p.ChunkSeen != "" {
+		args = append(args, p.ChunkAfter, p.ChunkSeen)
+		fresh, chunk = "", ` AND id > $3 AND pg_visible_in_snapshot(xid, $4::text::pg_snapshot)`
+	}
+
+	return fmt.Sprintf(selected+fresh+`
   (SELECT s.* FROM (
      SELECT o.* FROM unnest(ARRAY(SELECT pg_snapshot_xip($2::text::pg_snapshot))) x(xid)
        CROSS JOIN LATERAL (SELECT %[1]s FROM outbox_events
@@ -48,27 +54,7 @@ func newStatements(limit int) statements {
      (SELECT %[1]s FROM outbox_events
       WHERE xid >= pg_snapshot_xmax($2::text::pg_snapshot)
         AND xid < pg_snapshot_xmax(pg_current_snapshot()) AND id <= $1%[3]s ORDER BY xid, id OFFSET 0)) s
-   ORDER BY id LIMIT %[2]d)`, columns, limit+1, chunk)
-	}
-
-	selected := `SELECT (SELECT pg_current_snapshot()::text), (SELECT ` + timeline + `), u.id, u.event_id,
-  u.aggregate_type, u.aggregate_id, u.aggregate_version, u.event_type, u.payload, u.headers::text, u.created_at FROM (`
-	fresh := fmt.Sprintf(`
-  (SELECT %s FROM outbox_events WHERE id > $1 ORDER BY id LIMIT %d)
-  UNION ALL`, columns, limit)
-	frozen := ` AND id > $3 AND pg_visible_in_snapshot(xid, $4::text::pg_snapshot)`
-	return statements{
-		batch:   selected + fresh + straggling("") + `) u ORDER BY u.id`,
-		chunked: selected + straggling(frozen) + `) u ORDER BY u.id`,
-	}
-}
-
-// behind returns the statement that reads what is behind p, and its arguments.
-func (s statements) behind(p Position) (query string, args []any) {
-	if p.ChunkSeen != "" {
-		return s.chunked, []any{p.Last, p.Seen, p.ChunkAfter, p.ChunkSeen}
-	}
-	return s.batch, []any{p.Last, p.Seen}
+   ORDER BY id LIMIT %[2]d)) u ORDER BY u.id`, columns, limit+1, chunk), args
 }
 
 // advance returns where the cursor is when the first n of the messages found behind p are sent. It

@@ -20,36 +20,33 @@ type aggregate struct{ kind, id string }
 
 func (m *Message) aggregate() aggregate { return aggregate{m.AggregateType, m.AggregateID} }
 
-// refusal is an event that the broker will not take.
-type refusal struct {
-	id        int64
-	reason    string
-	wentAhead []uuid.UUID // later events of its aggregate that are on the topic already
-}
-
-// The row shows that this relay leads, and stays locked until the dead letters are there: the next
-// leader sees them all.
-const lockCursor = `
-SELECT FROM outbox_cursors WHERE relay = $1 AND fencing_token = $2 AND holder = $3 FOR SHARE`
+// The row shows that this relay leads, and stays locked until the statement has committed: the next
+// leader sees all dead letters. A statement that changes nothing else still returns it.
+const whileLeading = `leads AS (
+  SELECT FROM outbox_cursors WHERE relay = $1 AND fencing_token = $2 AND holder = $3 FOR SHARE),
+letters AS (`
 
 // A batch that is read again finds its dead letters there. LATERAL makes each use the index on id.
-const parkEvents = `
-INSERT INTO outbox_dead_letters (
-  relay, id, xid, event_id, aggregate_type, aggregate_id, aggregate_version,
-  event_type, payload, headers, created_at)
-SELECT $1, o.id, o.xid, o.event_id, o.aggregate_type, o.aggregate_id, o.aggregate_version,
-       o.event_type, o.payload, o.headers, o.created_at
-FROM unnest($2::bigint[]) t(id)
-CROSS JOIN LATERAL (SELECT * FROM outbox_events WHERE id = t.id LIMIT 1) o
-ON CONFLICT DO NOTHING`
+const parkEvents = `WITH ` + whileLeading + `
+  INSERT INTO outbox_dead_letters (
+    relay, id, xid, event_id, aggregate_type, aggregate_id, aggregate_version,
+    event_type, payload, headers, created_at)
+  SELECT $1, o.id, o.xid, o.event_id, o.aggregate_type, o.aggregate_id, o.aggregate_version,
+         o.event_type, o.payload, o.headers, o.created_at
+  FROM leads CROSS JOIN unnest($4::bigint[]) t(id)
+  CROSS JOIN LATERAL (SELECT * FROM outbox_events WHERE id = t.id LIMIT 1) o
+  ON CONFLICT DO NOTHING)
+SELECT FROM leads`
 
-const markRefused = `
-UPDATE outbox_dead_letters SET refusal = $3, went_ahead = $4, state = 'parked'
-WHERE relay = $1 AND id = $2`
+const markRefused = `WITH ` + whileLeading + `
+  UPDATE outbox_dead_letters SET refusal = $5, went_ahead = $6, state = 'parked'
+  FROM leads WHERE relay = $1 AND id = $4)
+SELECT FROM leads`
 
-const markSent = `
-UPDATE outbox_dead_letters SET state = 'sent', resolved_at = clock_timestamp()
-WHERE relay = $1 AND id = ANY($2::bigint[]) AND state IN ('parked', 'retry')`
+const markSent = `WITH ` + whileLeading + `
+  UPDATE outbox_dead_letters SET state = 'sent', resolved_at = clock_timestamp()
+  FROM leads WHERE relay = $1 AND id = ANY($4::bigint[]) AND state IN ('parked', 'retry'))
+SELECT FROM leads`
 
 // Dead letters that an operator has released and that the cursor has passed. It will read the
 // others, park them once more, and pass them then.
@@ -68,24 +65,29 @@ SELECT '', 0::bigint, id, event_id, aggregate_type, aggregate_id, aggregate_vers
        payload, headers::text, created_at` + releasedLetters + `
 ORDER BY id LIMIT $4`
 
-const parkedAggregates = `
-SELECT aggregate_type, aggregate_id, min(id) FROM outbox_dead_letters
-WHERE relay = $1 AND state IN ('parked', 'retry') GROUP BY 1, 2`
-
-const skippedLetters = `
-SELECT id FROM outbox_dead_letters
+// What is not sent: aggregates that are parked, from which id on, and events that an operator gave
+// up before the cursor passed them.
+const heldEvents = `
+SELECT aggregate_type, aggregate_id, min(id), false FROM outbox_dead_letters
+WHERE relay = $1 AND state IN ('parked', 'retry') GROUP BY 1, 2
+UNION ALL
+SELECT aggregate_type, aggregate_id, id, true FROM outbox_dead_letters
 WHERE relay = $1 AND state = 'skipped'
   AND NOT (id <= $2 AND pg_visible_in_snapshot(xid, $3::text::pg_snapshot))`
 
-// park makes dead letters of events before the position passes them, and notes why one was refused.
-func (t *term) park(ctx context.Context, ids []int64, refused *refusal) error {
-	return t.whileLeading(ctx, "park events", func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, parkEvents, t.relay, ids); err != nil || refused == nil {
-			return err
-		}
-		_, err := tx.Exec(ctx, markRefused, t.relay, refused.id, refused.reason, refused.wentAhead)
+// park makes dead letters of events before the position passes them.
+func (t *term) park(ctx context.Context, ids []int64) error {
+	return t.exec(ctx, readTimeout, "park events", parkEvents, t.relay, t.token, t.holder, ids)
+}
+
+// refuse parks an event, and notes why, and which later ones of its aggregate are on the topic
+// already. Crash point: without the note it is sent again, and refused again.
+func (t *term) refuse(ctx context.Context, id int64, why error, wentAhead []uuid.UUID) error {
+	if err := t.park(ctx, []int64{id}); err != nil {
 		return err
-	})
+	}
+	return t.exec(ctx, readTimeout, "note a refusal", markRefused,
+		t.relay, t.token, t.holder, id, why.Error(), wentAhead)
 }
 
 // sent notes that the broker now has these dead letters.
@@ -93,38 +95,11 @@ func (t *term) sent(ctx context.Context, ids []int64) error {
 	if len(ids) == 0 {
 		return nil
 	}
-	return t.whileLeading(ctx, "mark dead letters", func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, markSent, t.relay, ids)
-		return err
-	})
-}
-
-// whileLeading runs do in a transaction that no other leader's term can overlap.
-func (t *term) whileLeading(
-	ctx context.Context, doing string, do func(context.Context, pgx.Tx) error,
-) error {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	err := pgx.BeginFunc(ctx, t.db, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, lockCursor, t.relay, t.token, t.holder)
-		switch {
-		case err != nil:
-			return err
-		case tag.RowsAffected() == 0:
-			return ErrFenced
-		}
-		return do(ctx, tx)
-	})
-	if err != nil {
-		return fmt.Errorf("%s: %w", doing, err)
-	}
-
-	return nil
+	return t.exec(ctx, readTimeout, "mark dead letters", markSent, t.relay, t.token, t.holder, ids)
 }
 
 // released reports whether dead letters wait to be sent by a relay at position p.
-func released(ctx context.Context, db *pgxpool.Pool, relay string, p Position) (bool, error) {
-	var any bool
+func released(ctx context.Context, db *pgxpool.Pool, relay string, p Position) (any bool, err error) {
 	if p.ChunkSeen != "" {
 		return false, nil // what it has passed is known after the last chunk
 	}
@@ -148,36 +123,27 @@ func (t *term) readReleased(ctx context.Context, b *batch, limit int) error {
 	return nil
 }
 
-// parked returns the aggregates of which nothing is sent, and from which id on.
-func (t *term) parked(ctx context.Context) (map[aggregate]int64, error) {
+// hold finds out what is not sent in this term.
+func (l *leader) hold(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	aggregates, one, from := map[aggregate]int64{}, aggregate{}, int64(0)
-	rows, _ := t.db.Query(ctx, parkedAggregates, t.relay) // ForEachRow returns its error
-	_, err := pgx.ForEachRow(rows, []any{&one.kind, &one.id, &from}, func() error {
-		aggregates[one] = from
+	l.parked, l.skipped = map[aggregate]int64{}, map[int64]bool{}
+
+	var of aggregate
+	var id int64
+	var skipped bool
+	rows, _ := l.DB.Query(ctx, heldEvents, l.Name, l.term.at.Last, l.term.at.Seen)
+	_, err := pgx.ForEachRow(rows, []any{&of.kind, &of.id, &id, &skipped}, func() error {
+		if skipped {
+			l.skipped[id] = true
+		} else {
+			l.parked[of] = id
+		}
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look for parked aggregates: %w", err)
+		return fmt.Errorf("look for parked and skipped events: %w", err)
 	}
 
-	return aggregates, nil
-}
-
-// skipped returns the events that an operator gave up before the cursor passed them.
-func (t *term) skipped(ctx context.Context) (map[int64]bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	skipped, id := map[int64]bool{}, int64(0)
-	rows, _ := t.db.Query(ctx, skippedLetters, t.relay, t.at.Last, t.at.Seen) // see parked
-	_, err := pgx.ForEachRow(rows, []any{&id}, func() error {
-		skipped[id] = true
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("look for skipped events: %w", err)
-	}
-
-	return skipped, nil
+	return nil
 }

@@ -25,24 +25,26 @@ type DeadLetter struct {
 	ParkedAt      time.Time   `json:"parked_at"`
 	Note          string      `json:"note"`    // why it was skipped
 	Waiting       int64       `json:"waiting"` // events of its aggregate that wait, itself included
+	Payload       []byte      `json:"-"`       // of FindDeadLetter only
 }
 
 // ErrNoDeadLetter says that no refused event has this id or, for a decision, that it does not wait
 // for one.
 var ErrNoDeadLetter = errors.New("no refused event with this id waits for a decision")
 
-const refusedLetters = `
+const letterColumns = `
        id, event_id, aggregate_type, aggregate_id, event_type, octet_length(payload),
        refusal, went_ahead, state, parked_at, note,
        (SELECT count(*) FROM outbox_dead_letters w
         WHERE w.relay = d.relay AND w.aggregate_type = d.aggregate_type
-          AND w.aggregate_id = d.aggregate_id AND w.state IN ('parked', 'retry'))
-FROM outbox_dead_letters d WHERE relay = $1 AND refusal IS NOT NULL`
+          AND w.aggregate_id = d.aggregate_id AND w.state IN ('parked', 'retry'))`
 
-const listLetters = `SELECT ` + refusedLetters + `
+const listLetters = `SELECT ` + letterColumns + `, NULL::bytea
+FROM outbox_dead_letters d WHERE relay = $1 AND refusal IS NOT NULL
   AND ($2 OR state IN ('parked', 'retry')) ORDER BY id LIMIT 1000`
 
-const findLetter = `SELECT ` + refusedLetters + ` AND id = $2`
+const findLetter = `SELECT ` + letterColumns + `, payload
+FROM outbox_dead_letters d WHERE relay = $1 AND refusal IS NOT NULL AND id = $2`
 
 // DeadLetters returns the first 1,000 refused events of a relay, with those of the past if all is
 // set.
@@ -59,26 +61,14 @@ func DeadLetters(ctx context.Context, db *pgxpool.Pool, relay string, all bool) 
 func FindDeadLetter(ctx context.Context, db *pgxpool.Pool, relay string, id int64) (DeadLetter, error) {
 	rows, _ := db.Query(ctx, findLetter, relay, id) // CollectExactlyOneRow returns its error
 	letter, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[DeadLetter])
-	return letter, found(err)
-}
-
-const letterPayload = `
-SELECT payload FROM outbox_dead_letters WHERE relay = $1 AND id = $2 AND refusal IS NOT NULL`
-
-// DeadLetterPayload returns the payload of a refused event, or ErrNoDeadLetter.
-func DeadLetterPayload(ctx context.Context, db *pgxpool.Pool, relay string, id int64) (payload []byte, err error) {
-	err = db.QueryRow(ctx, letterPayload, relay, id).Scan(&payload)
-	return payload, found(err)
-}
-
-func found(err error) error {
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return ErrNoDeadLetter
+		return DeadLetter{}, ErrNoDeadLetter
 	case err != nil:
-		return fmt.Errorf("find a dead letter: %w", err)
+		return DeadLetter{}, fmt.Errorf("find a dead letter: %w", err)
 	}
-	return nil
+
+	return letter, nil
 }
 
 const retryLetter = `

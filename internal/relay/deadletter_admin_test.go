@@ -15,7 +15,7 @@ func TestAFencedLeaderParksNothing(t *testing.T) {
 	d, b := newDatabase(t), &broker{}
 	b.onPublish = func(context.Context, []relay.Message) (int, error) {
 		d.exec(t, steal)
-		return 0, &relay.RefusedError{Unsent: true, Err: errors.New("too large")}
+		return 0, &relay.BatchError{Refused: true, Unsent: true, Err: errors.New("too large")}
 	}
 	r := start(t, d.relay, b.Open, nil)
 	d.commit(t, "a")
@@ -36,7 +36,7 @@ func TestARefusedEventIsNotSentUndecided(t *testing.T) {
 		for i, m := range batch {
 			if m.AggregateID == "a" && !refused {
 				refused = true
-				return 0, &relay.RefusedError{Index: i, Unsent: true, Err: errors.New("too large")}
+				return 0, &relay.BatchError{Refused: true, Index: i, Unsent: true, Err: errors.New("too large")}
 			}
 		}
 		return 0, nil

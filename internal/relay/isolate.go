@@ -6,15 +6,8 @@ import "github.com/google/uuid"
 // say which one is bad, so the next term begins with one event, then two, four and so on: an event
 // refused on its own is the bad one. It outlives the term.
 type isolation struct {
-	left  int         // events of the failed batch that have not been sent since
-	ahead []aheadSent // see RefusedError.Ahead
-}
-
-// aheadSent is an event that was taken although an earlier one was refused.
-type aheadSent struct {
-	aggregate aggregate
-	id        int64
-	event     uuid.UUID
+	left  int       // events of the failed batch that have not been sent since
+	ahead []Message // see BatchError.Ahead; without their bytes
 }
 
 // limit returns how many events a term begins with.
@@ -30,7 +23,7 @@ func (s *isolation) limit(most int) int {
 func (s *isolation) begin(sent []Message, ahead []int) {
 	s.left, s.ahead = len(sent), nil
 	for _, i := range ahead {
-		s.ahead = append(s.ahead, aheadSent{sent[i].aggregate(), sent[i].ID, sent[i].EventID})
+		s.ahead = append(s.ahead, sent[i])
 	}
 }
 
@@ -41,15 +34,16 @@ func (s *isolation) succeeded(events int) {
 	}
 }
 
-// found ends the search: m was refused on its own.
-func (s *isolation) found(m *Message, r *RefusedError) *refusal {
-	v := &refusal{id: m.ID, reason: r.Err.Error(), wentAhead: []uuid.UUID{}}
+// found ends the search: m was refused on its own. It returns the later events of its aggregate that
+// are on the topic already.
+func (s *isolation) found(m *Message) []uuid.UUID {
+	wentAhead := []uuid.UUID{}
 	for _, a := range s.ahead {
-		if a.aggregate == m.aggregate() && a.id > m.ID {
-			v.wentAhead = append(v.wentAhead, a.event)
+		if a.aggregate() == m.aggregate() && a.ID > m.ID {
+			wentAhead = append(wentAhead, a.EventID)
 		}
 	}
 
 	*s = isolation{}
-	return v
+	return wentAhead
 }

@@ -98,13 +98,9 @@ func (l *leader) run(ctx, work context.Context) error {
 		return err
 	}
 
-	// Two batches take turns: one is read while the other is with the broker.
-	free, found := make(chan *batch, 2), make(chan *batch)
-	free <- &batch{}
-	free <- &batch{}
-	from, limit := l.acked, l.isolation.limit(l.Batch)
-	defer close(free)
-	reader.Go(func() { l.readAhead(reading, from, limit, free, found) })
+	// One batch is read while the one before it is with the broker.
+	found, from, limit := make(chan *batch), l.acked, l.isolation.limit(l.Batch)
+	reader.Go(func() { l.readAhead(reading, from, limit, found) })
 
 	move, watch := time.NewTicker(moveEvery), time.NewTicker(watchPoll)
 	defer move.Stop()
@@ -127,7 +123,6 @@ func (l *leader) run(ctx, work context.Context) error {
 			}
 			// Crash point: sent but the cursor not moved. The batch is sent again under the same
 			// event ids, unless the Publisher kept progress with it.
-			free <- b
 		}
 		if err != nil {
 			return err
@@ -157,53 +152,41 @@ func (l *leader) open(ctx context.Context) error {
 
 // readAhead reads batches from p on and hands them over, until ctx ends or a read fails. An empty
 // batch is handed over once, when the relay becomes idle.
-func (l *leader) readAhead(
-	ctx context.Context, p Position, limit int, free <-chan *batch, found chan<- *batch,
-) {
-	statements, wait := newStatements(limit), busyPoll
-	for b := range free {
-		for {
-			begun := time.Now()
-			b.err = b.read(ctx, l.DB, statements, limit, p)
-			if b.err == nil && b.n > 0 && b.timeline != l.term.identity.Timeline {
-				b.err = ErrFenced // the pool has gone to a promoted standby, where p means nothing
-			}
-			if b.err != nil || b.next != p {
-				l.OnRead(b.n, time.Since(begun))
-				break
-			}
-
-			// Nothing new: ask less and less often.
-			sleep(ctx, wait)
-			if wait == idlePoll {
-				continue
-			}
-			if wait = min(2*wait, idlePoll); wait == idlePoll {
-				break
-			}
+func (l *leader) readAhead(ctx context.Context, p Position, limit int, found chan<- *batch) {
+	b, next := &batch{}, &batch{} // when one is taken over, the other was published
+	wait, idle := busyPoll, false
+	for {
+		begun := time.Now()
+		b.err = b.read(ctx, l.DB, limit, p)
+		if b.err == nil && b.n > 0 && b.timeline != l.term.identity.Timeline {
+			b.err = ErrFenced // the pool has gone to a promoted standby, where p means nothing
 		}
 
 		more := b.n == limit || b.n < len(b.found)
-		if b.next != p {
-			p, wait = b.next, busyPoll
-			if limit < l.Batch {
-				limit = min(2*limit, l.Batch)
-				statements = newStatements(limit)
+		if b.err == nil && b.next == p {
+			// Nothing new: ask less and less often.
+			sleep(ctx, wait)
+			if wait = min(2*wait, idlePoll); idle || wait < idlePoll {
+				continue
 			}
+			idle = true
+		} else if b.err == nil {
+			l.OnRead(b.n, time.Since(begun))
+			p, limit, wait, idle = b.next, min(2*limit, l.Batch), busyPoll, false
 		}
 
-		failed := b.err != nil
 		select {
 		case <-ctx.Done():
 			return
-		case found <- b: // from here on it is the publisher's
+		case found <- b:
 		}
-		if failed {
+		if b.err != nil {
 			return
 		}
 		if !more {
 			sleep(ctx, wait)
 		}
+		b, next = next, b
 	}
 }
 

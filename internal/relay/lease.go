@@ -35,12 +35,8 @@ SELECT $1, pg_current_snapshot(), s.system_identifier, d.oid
 FROM pg_control_system() s, pg_database d WHERE d.datname = current_database()
 ON CONFLICT DO NOTHING`
 
-// Standbys look before they write, so waiting costs no WAL. A lease that was given back is
-// -infinity. It is clock_timestamp() because now() is when the transaction began, before it may
-// have waited for the row.
-const lookAtLease = `
-SELECT lease_until < clock_timestamp() FROM outbox_cursors WHERE relay = $1`
-
+// A lease that was given back is -infinity. It is clock_timestamp() because now() is when the
+// transaction began, before it may have waited for the row.
 const takeLease = `
 UPDATE outbox_cursors SET holder = $2, fencing_token = fencing_token + 1,
     lease_until = clock_timestamp() + $3::interval
@@ -52,10 +48,12 @@ RETURNING fencing_token, batches, last_id, seen::text,
 // checkpoint. A standby writes none, so there it is an error.
 const timeline = `('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(32)::bigint`
 
+// Standbys look before they write, so waiting costs no WAL.
+//
 // A visible row always has an xid below the snapshot's xmax. One that has not comes from another
 // database, where the cursor's xids mean nothing; the index on (xid, id) finds it.
-const checkDatabase = `
-SELECT pg_is_in_recovery(),
+const lookAtLease = `
+SELECT c.lease_until < clock_timestamp(), pg_is_in_recovery(),
        c.system_identifier <> s.system_identifier OR c.database_oid <> d.oid
        OR EXISTS (SELECT FROM outbox_events WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())),
        c.system_identifier, c.database_oid, c.epoch::text,
@@ -83,18 +81,13 @@ const releaseLease = `
 UPDATE outbox_cursors SET lease_until = '-infinity'
 WHERE relay = $1 AND fencing_token = $2 AND holder = $3`
 
-// candidate is a relay that would like to lead.
-type candidate struct {
+// term is one relay's time as leader.
+type term struct {
 	db            *pgxpool.Pool
 	relay, holder string
 	lease         time.Duration
-}
-
-// term is one relay's time as leader.
-type term struct {
-	candidate
-	token    int64    // fencing token
-	identity Progress // of the cursor and its database
+	token         int64    // fencing token
+	identity      Progress // of the cursor and its database
 
 	mu      sync.Mutex                // one statement at a time: each names where the cursor is
 	at      Position                  // of the cursor, as the table has it
@@ -102,39 +95,40 @@ type term struct {
 }
 
 // elect tries to become leader. It returns nil and no error when another relay leads.
-func (c *candidate) elect(ctx context.Context) (*term, error) {
-	ctx, cancel := context.WithTimeout(ctx, c.lease) // the connection may be dead
+func elect(
+	ctx context.Context, db *pgxpool.Pool, relay, holder string, lease time.Duration,
+) (*term, error) {
+	ctx, cancel := context.WithTimeout(ctx, lease) // the connection may be dead
 	defer cancel()
 
-	var free bool
-	err := c.db.QueryRow(ctx, lookAtLease, c.relay).Scan(&free)
-	if errors.Is(err, pgx.ErrNoRows) {
-		_, err = c.db.Exec(ctx, ensureCursor, c.relay)
-		free = true
-	}
-	if err != nil {
-		return nil, fmt.Errorf("look at lease: %w", err)
-	}
-	if !free {
-		return nil, nil
-	}
-
-	t, begun := &term{candidate: *c}, time.Now()
+	begun := time.Now()
+	t := &term{db: db, relay: relay, holder: holder, lease: lease}
 	t.renewed.Store(&begun)
-	var standby, restored bool
+
+	var free, standby, restored bool
 	is := &t.identity
-	err = c.db.QueryRow(ctx, checkDatabase, c.relay).
-		Scan(&standby, &restored, &is.SystemIdentifier, &is.DatabaseOID, &is.Epoch, &is.Timeline)
+	look := func() error {
+		return db.QueryRow(ctx, lookAtLease, relay).Scan(&free, &standby, &restored,
+			&is.SystemIdentifier, &is.DatabaseOID, &is.Epoch, &is.Timeline)
+	}
+	err := look()
+	if errors.Is(err, pgx.ErrNoRows) {
+		if _, err = db.Exec(ctx, ensureCursor, relay); err == nil {
+			err = look()
+		}
+	}
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("check database: %w", err)
+		return nil, fmt.Errorf("look at lease: %w", err)
+	case !free:
+		return nil, nil
 	case standby:
 		return nil, errStandby
 	case restored:
 		return nil, ErrRestored
 	}
 
-	err = c.db.QueryRow(ctx, takeLease, c.relay, c.holder, c.lease).
+	err = db.QueryRow(ctx, takeLease, relay, holder, lease).
 		Scan(&t.token, &t.at.Batches, &t.at.Last, &t.at.Seen, &t.at.ChunkAfter, &t.at.ChunkSeen)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil // another standby was faster
@@ -186,13 +180,24 @@ func (t *term) move(ctx context.Context, p Position) error {
 func (t *term) update(
 	ctx context.Context, limit time.Duration, doing, sql string, args ...any,
 ) error {
+	// The lease runs from before the statement: it may have waited.
+	begun := time.Now()
+	known := []any{t.relay, t.token, t.holder, t.at.Batches, t.identity.Timeline, t.lease}
+	err := t.exec(ctx, limit, doing, sql, append(known, args...)...)
+	if err == nil {
+		t.renewed.Store(&begun)
+	}
+
+	return err
+}
+
+// exec runs a statement that affects no row unless this relay leads.
+func (t *term) exec(
+	ctx context.Context, limit time.Duration, doing, sql string, args ...any,
+) error {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-
-	begun := time.Now()
-	// The lease runs from before the statement: it may have waited.
-	known := []any{t.relay, t.token, t.holder, t.at.Batches, t.identity.Timeline, t.lease}
-	tag, err := t.db.Exec(ctx, sql, append(known, args...)...)
+	tag, err := t.db.Exec(ctx, sql, args...)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s: %w", doing, err)
@@ -200,7 +205,6 @@ func (t *term) update(
 		return ErrFenced
 	}
 
-	t.renewed.Store(&begun)
 	return nil
 }
 

@@ -24,8 +24,7 @@ func TestTermIsHeldToItsRow(t *testing.T) {
 			t.Parallel()
 			db := testenv.Database(t)
 			owner := db.Pool(t, "")
-			c := candidate{db: db.Pool(t, "relay"), relay: "main", holder: "test", lease: time.Hour}
-			term, err := c.elect(t.Context())
+			term, err := elect(t.Context(), db.Pool(t, "relay"), "main", "test", time.Hour)
 			if err != nil || term == nil {
 				t.Fatal(term, err)
 			}
@@ -54,7 +53,7 @@ func TestTermIsHeldToItsRow(t *testing.T) {
 			}
 			if name == "token" || name == "holder" {
 				term.release(t.Context())
-				if err := term.park(t.Context(), []int64{1}, nil); !errors.Is(err, ErrFenced) {
+				if err := term.park(t.Context(), []int64{1}); !errors.Is(err, ErrFenced) {
 					t.Errorf("park: %v", err)
 				}
 			}
@@ -72,8 +71,7 @@ func TestOneOfTwoCandidatesIsElected(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
 	owner, relay := db.Pool(t, ""), db.Pool(t, "relay")
-	one := candidate{db: relay, relay: "main", holder: "one", lease: time.Hour}
-	first, err := one.elect(t.Context())
+	first, err := elect(t.Context(), relay, "main", "one", time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,8 +89,7 @@ func TestOneOfTwoCandidatesIsElected(t *testing.T) {
 	elected := make(chan *term, 2)
 	for i := range 2 {
 		go func() {
-			c := candidate{db: relay, relay: "main", holder: fmt.Sprint(i), lease: time.Hour}
-			term, err := c.elect(t.Context())
+			term, err := elect(t.Context(), relay, "main", fmt.Sprint(i), time.Hour)
 			if err != nil {
 				t.Error(err)
 			}
@@ -131,8 +128,7 @@ func TestNothingIsSentOnALapsedLease(t *testing.T) {
 			db := testenv.Database(t)
 			relay := &Relay{DB: db.Pool(t, "relay"), Name: "main"}
 			relay.setDefaults()
-			c := candidate{db: relay.DB, relay: "main", holder: "test", lease: time.Hour}
-			term, err := c.elect(t.Context())
+			term, err := elect(t.Context(), relay.DB, "main", "test", time.Hour)
 			if err != nil || term == nil {
 				t.Fatal(term, err)
 			}
@@ -156,8 +152,7 @@ func TestNothingIsSentOnALapsedLease(t *testing.T) {
 func TestTermEndsWithItsLease(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
-	c := candidate{db: db.Pool(t, "relay"), relay: "main", holder: "test", lease: time.Second}
-	term, err := c.elect(t.Context())
+	term, err := elect(t.Context(), db.Pool(t, "relay"), "main", "test", time.Second)
 	if err != nil || term == nil {
 		t.Fatal(term, err)
 	}

@@ -76,7 +76,7 @@ func (p *refusing) Publish(ctx context.Context, batch []relay.Message, next rela
 			if *p.times == 0 {
 				defer p.again()
 			}
-			return &relay.RefusedError{Index: i, Unsent: true, Err: errors.New("too large")}
+			return &relay.BatchError{Refused: true, Index: i, Unsent: true, Err: errors.New("too large")}
 		}
 	}
 	return p.Publisher.Publish(ctx, batch, next)

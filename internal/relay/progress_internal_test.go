@@ -23,8 +23,7 @@ func TestProgressIsComparedWithoutReadingWhatCameLater(t *testing.T) {
 		}
 	}
 
-	c := candidate{db: db.Pool(t, "relay"), relay: "main", holder: "test", lease: time.Hour}
-	term, err := c.elect(t.Context())
+	term, err := elect(t.Context(), db.Pool(t, "relay"), "main", "test", time.Hour)
 	if err != nil || term == nil {
 		t.Fatal(term, err)
 	}
@@ -39,7 +38,7 @@ func TestProgressIsComparedWithoutReadingWhatCameLater(t *testing.T) {
 	for i := range at {
 		exec(write, 10)
 		var b batch
-		if err := b.read(t.Context(), c.db, newStatements(100), 100, from); err != nil {
+		if err := b.read(t.Context(), term.db, 100, from); err != nil {
 			t.Fatal(err)
 		}
 		at[i], from = b.next, b.next

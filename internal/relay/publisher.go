@@ -12,50 +12,38 @@ type Publisher interface {
 	// are in the order of the batch, and next, which is behind the batch, is kept on the broker's
 	// side: with the batch (exactly-once) or some batches later. An empty batch keeps next at once.
 	//
-	// A RefusedError says what the broker will never take. After any error but one that is Unsent,
+	// A BatchError says what became of a part of it. After any error but one that is Unsent,
 	// the Publisher is closed and not used again.
 	Publish(ctx context.Context, batch []Message, next Progress) error
 	Close()
 }
 
-// RefusedError says that the broker refuses a message for what it is: too large, or invalid.
-// Retrying is useless.
-type RefusedError struct {
+// BatchError says that the broker took some of a batch before an outage, or all but the progress; or
+// that it refuses a message for what it is, too large or invalid, so that retrying is useless.
+type BatchError struct {
+	Durable int   // how many at the beginning of the batch are durable; some behind them may be
+	Refused bool  // the broker refused, and nothing else failed
 	Index   int   // the first of the batch that was refused
 	Unsent  bool  // it was refused before anything of the batch was sent
-	Durable int   // how many at the beginning of the batch are durable
 	Ahead   []int // those behind Index that are durable although it is not
 	Err     error
 }
 
-func (e *RefusedError) Error() string {
-	return fmt.Sprintf("event %d of a batch was refused: %v", e.Index+1, e.Err)
+func (e *BatchError) Error() string {
+	if e.Refused {
+		return fmt.Sprintf("event %d of a batch was refused: %v", e.Index+1, e.Err)
+	}
+	return e.Err.Error()
 }
 
-func (e *RefusedError) Unwrap() error { return e.Err }
-
-// PartialError says that the broker took some of a batch before an outage, or all but the progress.
-type PartialError struct {
-	Durable int // how many at the beginning of the batch are durable; some behind them may be
-	Err     error
-}
-
-func (e *PartialError) Error() string { return e.Err.Error() }
-
-func (e *PartialError) Unwrap() error { return e.Err }
+func (e *BatchError) Unwrap() error { return e.Err }
 
 // durable returns how many at the beginning of a batch the broker has, although publishing it
 // failed.
 func durable(err error) int {
-	var refused *RefusedError
-	var partial *PartialError
-	switch {
-	case errors.As(err, &refused):
-		return refused.Durable
-	case errors.As(err, &partial):
-		return partial.Durable
+	if failed, is := errors.AsType[*BatchError](err); is {
+		return failed.Durable
 	}
-
 	return 0
 }
 
@@ -87,7 +75,7 @@ func (e *PartitionsError) Error() string {
 }
 
 // BrokerError says that a term ended because of the broker and not the database: it cannot be
-// reached, does not answer, or did not take a batch. It may wrap a TopicError or a RefusedError.
+// reached, does not answer, or did not take a batch. It may wrap a TopicError or a BatchError.
 type BrokerError struct{ Err error }
 
 func (e *BrokerError) Error() string { return e.Err.Error() }

@@ -44,7 +44,7 @@ func (p *pickyPublisher) Publish(ctx context.Context, batch []relay.Message, nex
 	if at < 0 {
 		return p.Publisher.Publish(ctx, batch, next)
 	}
-	taken, refused := slices.Clone(batch[:at]), &relay.RefusedError{Index: at, Durable: at, Err: errors.New("too large")}
+	taken, refused := slices.Clone(batch[:at]), &relay.BatchError{Refused: true, Index: at, Durable: at, Err: errors.New("too large")}
 	for i := at + 2; i < len(batch); i++ {
 		taken, refused.Ahead = append(taken, batch[i]), append(refused.Ahead, i)
 	}

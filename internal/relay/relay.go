@@ -34,8 +34,7 @@ type Relay struct {
 
 	// Hooks for metrics; nil is fine.
 	OnRead    func(events int, took time.Duration)       // a read found events
-	OnPublish func(events []Message, took time.Duration) // the broker has them; do not keep them
-	OnPark    func(Message, error)                       // it was refused, its aggregate is parked
+	OnPublish func(events []Message, took time.Duration) // the broker has them
 	OnLeader  func(bool)                                 // this relay leads, or no longer
 	OnError   func(error)                                // a term ended early, or no election
 }
@@ -58,12 +57,11 @@ func (r *Relay) Run(ctx context.Context) error {
 	r.setDefaults()
 	host, _ := os.Hostname()
 	holder := fmt.Sprintf("%s/%d/%s", host, os.Getpid(), uuid.NewString()[:8])
-	// A standby needs the last sixth of the lease to notice, so that it leads within Lease.
-	c := &candidate{db: r.DB, relay: r.Name, holder: holder, lease: r.Lease * 5 / 6}
 
 	isolation := isolation{}
 	for failures := 0; ctx.Err() == nil; {
-		term, err := c.elect(ctx)
+		// A standby needs the last sixth of the lease to notice, so that it leads within Lease.
+		term, err := elect(ctx, r.DB, r.Name, holder, r.Lease*5/6)
 		if err == nil && term == nil {
 			failures = 0
 			sleep(ctx, standbyPoll)
@@ -111,10 +109,6 @@ func (r *Relay) setDefaults() {
 
 	if r.OnPublish == nil {
 		r.OnPublish = func([]Message, time.Duration) {}
-	}
-
-	if r.OnPark == nil {
-		r.OnPark = func(Message, error) {}
 	}
 
 	if r.OnLeader == nil {

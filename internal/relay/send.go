@@ -9,7 +9,7 @@ import (
 )
 
 // send publishes messages, parks those that are certainly refused, and returns what was sent.
-// Durable in a RefusedError or PartialError counts messages of ms. next returns the progress once
+// Durable in a BatchError counts messages of ms. next returns the progress once
 // sent are on the broker and the others of ms are dead letters.
 func (l *leader) send(
 	ctx context.Context, ms []Message, next func(sent []Message) Progress,
@@ -18,15 +18,14 @@ func (l *leader) send(
 		// What is parked is a dead letter before the cursor passes it.
 		sent, parked := l.split(ms)
 		if len(parked) > 0 {
-			if err := l.term.park(ctx, parked, nil); err != nil {
+			if err := l.term.park(ctx, parked); err != nil {
 				return nil, err
 			}
 		}
 
 		begun := time.Now()
 		err := l.publishInTime(ctx, sent, next(sent))
-		var refused *RefusedError
-		var partial *PartialError
+		failed, part := errors.AsType[*BatchError](err)
 		switch {
 		case err == nil:
 			if len(sent) > 0 {
@@ -34,31 +33,26 @@ func (l *leader) send(
 				l.OnPublish(sent, time.Since(begun))
 			}
 			return sent, nil
-		case errors.As(err, &partial):
+		case !part:
+			return nil, err
+		case !failed.Refused || !failed.Unsent && len(sent) > 1:
 			// What failed must not repeat the others with it, again and again.
-			l.isolation.begin(sent, nil)
-			partial.Durable = indexIn(ms, sent, partial.Durable)
+			l.isolation.begin(sent, failed.Ahead)
+			failed.Durable = indexIn(ms, sent, failed.Durable)
 			return nil, err
-		case !errors.As(err, &refused):
-			return nil, err
-		case !refused.Unsent && len(sent) > 1:
-			l.isolation.begin(sent, refused.Ahead)
-			refused.Durable = indexIn(ms, sent, refused.Durable)
-			return nil, refused
 		}
 
 		// It was refused on its own. What is before it in the batch is sent in the next round.
-		m := &sent[refused.Index]
-		if err := l.term.park(ctx, []int64{m.ID}, l.isolation.found(m, refused)); err != nil {
+		m := &sent[failed.Index]
+		if err := l.term.refuse(ctx, m.ID, failed.Err, l.isolation.found(m)); err != nil {
 			return nil, err
 		}
 		l.parked[m.aggregate()] = m.ID
-		l.OnPark(*m, refused.Err)
 		l.Log.ErrorContext(ctx, "an event was refused, its aggregate is parked",
 			"relay", l.Name, "id", m.ID, "event", m.EventID,
-			"aggregate_type", m.AggregateType, "aggregate_id", m.AggregateID, "error", refused.Err)
-		if !refused.Unsent {
-			return nil, fmt.Errorf("the publisher is not used again after a refusal: %w", refused)
+			"aggregate_type", m.AggregateType, "aggregate_id", m.AggregateID, "error", failed.Err)
+		if !failed.Unsent {
+			return nil, fmt.Errorf("the publisher is not used again after a refusal: %w", failed)
 		}
 	}
 }
@@ -111,7 +105,7 @@ func (l *leader) split(ms []Message) (out []Message, parked []int64) {
 }
 
 // resend sends the dead letters that were released, and finds out which aggregates stay parked.
-func (l *leader) resend(ctx context.Context) (err error) {
+func (l *leader) resend(ctx context.Context) error {
 	l.parked = map[aggregate]int64{}
 	b, limit := batch{}, l.isolation.limit(l.Batch)
 	for l.term.at.ChunkSeen == "" {
@@ -144,11 +138,7 @@ func (l *leader) resend(ctx context.Context) (err error) {
 		limit = min(2*limit, l.Batch)
 	}
 
-	if l.parked, err = l.term.parked(ctx); err == nil {
-		l.skipped, err = l.term.skipped(ctx)
-	}
-
-	return err
+	return l.hold(ctx)
 }
 
 func ids(ms []Message) []int64 {

@@ -85,7 +85,7 @@ func (h *postgres) read() ([]Message, Position) {
 		h.elect(ctx)
 	}
 	var b batch
-	h.check(b.read(ctx, h.relay, newStatements(h.limit), h.limit, h.now))
+	h.check(b.read(ctx, h.relay, h.limit, h.now))
 	if b.next.Last < h.now.Last {
 		h.t.Errorf("last went down from %d to %d", h.now.Last, b.next.Last)
 	}
@@ -116,7 +116,7 @@ func (h *postgres) elect(ctx context.Context) {
 	if h.term != nil {
 		h.term.release(ctx)
 	}
-	term, err := (&candidate{db: h.relay, relay: "main", holder: "test", lease: time.Minute}).elect(ctx)
+	term, err := elect(ctx, h.relay, "main", "test", time.Minute)
 	h.check(err)
 	if term == nil {
 		h.t.Fatal("not elected although the lease was released")

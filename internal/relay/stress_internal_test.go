@@ -25,10 +25,9 @@ type cursor struct {
 
 // ours is all that the stress knows of the reader.
 func ours(limit int) cursor {
-	statements := newStatements(limit)
 	return cursor{Position{Seen: "3:3:"}, func(ctx context.Context, db *pgxpool.Pool, p Position) ([]Message, Position, error) {
-		b := batch{} // the log keeps its messages
-		if err := b.read(ctx, db, statements, limit, p); err != nil {
+		var b batch
+		if err := b.read(ctx, db, limit, p); err != nil {
 			return nil, p, err
 		}
 		return b.messages(), b.next, nil

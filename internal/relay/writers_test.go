@@ -79,7 +79,7 @@ func TestAStragglerAndParkedEventsAreBacklogToo(t *testing.T) {
 	}
 	b.onPublish = func(_ context.Context, batch []relay.Message) (int, error) {
 		if batch[0].AggregateID == "a" {
-			return 0, &relay.RefusedError{Unsent: true, Err: errors.New("too large")}
+			return 0, &relay.BatchError{Refused: true, Unsent: true, Err: errors.New("too large")}
 		}
 		return len(batch), nil
 	}

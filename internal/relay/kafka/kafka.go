@@ -84,7 +84,7 @@ func (k Producer) Open(ctx context.Context, name string) (relay.Publisher, *rela
 		kgo.MetadataMinAge(metadataMinAge),
 		kgo.MetadataMaxAge(metadataMaxAge),
 		kgo.ManualFlushing(), // batches come complete, and go out in as few requests as possible
-		kgo.RecordPartitioner(partitioner{kgo.StickyKeyPartitioner(nil), p}),
+		kgo.RecordPartitioner(kgo.BasicConsistentPartitioner(p.partition)),
 		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 { return int32(p.limit(topic)) }),
 		kgo.MaxBufferedRecords(50_000),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
@@ -151,13 +151,16 @@ func (p *publisher) open(ctx context.Context) (*relay.Progress, error) {
 		names = append(names, p.TopicPrefix+t)
 	}
 
-	there, err := listTopics(ctx, admin, append(slices.Clone(names), p.progressTopic)...)
-	if err != nil {
+	there, forbidden, err := p.countPartitions(ctx, slices.Values(append(slices.Clone(names), p.progressTopic)))
+	switch {
+	case err != nil:
 		return nil, err
+	case forbidden != "":
+		return nil, &relay.TopicError{Topic: forbidden, Err: kerr.TopicAuthorizationFailed}
 	}
 
 	// Only missing topics need the right to make them.
-	if !there.Has(p.progressTopic) {
+	if there[p.progressTopic] == 0 {
 		settings := map[string]*string{
 			"cleanup.policy": kadm.StringPtr("compact"), "segment.bytes": kadm.StringPtr("4194304"),
 			"min.cleanable.dirty.ratio": kadm.StringPtr("0.1"),
@@ -167,7 +170,7 @@ func (p *publisher) open(ctx context.Context) (*relay.Progress, error) {
 		}
 	}
 
-	missing := slices.DeleteFunc(slices.Clone(names), there.Has)
+	missing := slices.DeleteFunc(slices.Clone(names), func(t string) bool { return there[t] > 0 })
 	if p.made, err = makeTopics(ctx, admin, partitions, nil, missing...); err != nil {
 		return nil, err
 	}
@@ -178,31 +181,12 @@ func (p *publisher) open(ctx context.Context) (*relay.Progress, error) {
 		return nil, fmt.Errorf("get a producer id: %w", err)
 	}
 
-	kept, err := p.readProgress(ctx, admin)
+	kept, err := p.readProgress(ctx)
 	if err != nil {
 		return nil, err
 	}
 
 	return kept, p.compareCounts(ctx)
-}
-
-func listTopics(
-	ctx context.Context, admin *kadm.Client, names ...string,
-) (kadm.TopicDetails, error) {
-	there, err := admin.ListTopics(ctx, names...)
-	if errors.Is(err, kerr.TopicAuthorizationFailed) { // it does not say which
-		for _, name := range names {
-			_, err := admin.ListTopics(ctx, name)
-			if errors.Is(err, kerr.TopicAuthorizationFailed) {
-				return nil, &relay.TopicError{Topic: name, Err: err}
-			}
-		}
-	}
-	if err != nil {
-		return nil, fmt.Errorf("list topics: %w", err)
-	}
-
-	return there, nil
 }
 
 // makeTopics returns how many partitions each topic has that it made.

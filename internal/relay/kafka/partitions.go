@@ -1,9 +1,13 @@
 package kafka
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"iter"
+	"maps"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -19,26 +23,22 @@ import (
 // count notes the partitions of the batch's topics that have no events yet, before the batch is
 // sent or with it.
 func (p *publisher) count(ctx context.Context, batch []*kgo.Record) error {
-	fresh := map[string]int32{}
+	fresh := map[string]bool{}
 	for _, r := range batch {
 		if p.counts[r.Topic] == 0 {
-			fresh[r.Topic] = 0
+			fresh[r.Topic] = true
 		}
 	}
 
-	if len(fresh) == 0 {
-		return nil
-	}
-	if err := p.countPartitions(ctx, fresh); err != nil {
+	now, _, err := p.countPartitions(ctx, maps.Keys(fresh))
+	if err != nil {
 		return err
 	}
 
 	added := false
-	for topic, n := range fresh {
-		if n == 0 { // missing, which sending will tell, or made a moment ago
-			n = p.made[topic]
-		}
-		if n > 0 {
+	for topic := range fresh {
+		// Without a number it is missing, which sending will tell, or made a moment ago.
+		if n := cmp.Or(now[topic], p.made[topic]); n > 0 {
 			p.counts[topic], added = n, true
 		}
 	}
@@ -51,26 +51,29 @@ func (p *publisher) count(ctx context.Context, batch []*kgo.Record) error {
 }
 
 // compareCounts returns a PartitionsError if a topic has other partitions than its events were sent
-// with. Draining means to go on in the next term: when it begins, nothing is on its way.
+// with. Draining means to go on in the next term: when it begins, nothing is on its way. Partitions
+// never become fewer: a lower number is an old answer, or of a topic that was made again.
 func (p *publisher) compareCounts(ctx context.Context) error {
-	now := map[string]int32{}
-	for topic := range p.counts {
-		now[topic] = 0
-	}
-
-	if len(now) == 0 {
-		return nil
-	}
-	if err := p.countPartitions(ctx, now); err != nil {
+	now, _, err := p.countPartitions(ctx, maps.Keys(p.counts))
+	if err != nil {
 		return err
 	}
 
 	for topic, n := range now {
 		sent := p.counts[topic]
-		if n == 0 || n == sent { // the next event will find a missing topic
+		if n == sent {
 			continue
 		}
-		drain := p.DrainOnPartitionChange
+		empty, err := p.isEmpty(ctx, topic)
+		switch {
+		case err != nil:
+			return err
+		case empty && n > sent: // noted as it grew; the first event notes it again
+			delete(p.counts, topic)
+			continue
+		}
+
+		drain := p.DrainOnPartitionChange && n > sent
 		changed := &relay.PartitionsError{Topic: topic, Sent: sent, Now: n, GoingOn: drain}
 		if drain {
 			p.counts[topic] = n
@@ -85,67 +88,76 @@ func (p *publisher) compareCounts(ctx context.Context) error {
 	return nil
 }
 
-// countPartitions fills in the partitions of each topic in counts. Missing or forbidden ones stay
-// 0.
-func (p *publisher) countPartitions(ctx context.Context, counts map[string]int32) error {
+// isEmpty reports whether nothing was ever sent to a topic.
+func (p *publisher) isEmpty(ctx context.Context, topic string) (bool, error) {
+	ends, err := kadm.NewClient(p.client).ListEndOffsets(ctx, topic)
+	if err == nil {
+		err = ends.Error()
+	}
+	if err != nil {
+		return false, fmt.Errorf("look for events in %s: %w", topic, err)
+	}
+
+	empty := true
+	ends.Each(func(end kadm.ListedOffset) { empty = empty && end.Offset == 0 })
+	return empty, nil
+}
+
+// countPartitions returns the partitions of each topic that is there, and one that this relay may
+// not use.
+func (p *publisher) countPartitions(
+	ctx context.Context, topics iter.Seq[string],
+) (counts map[string]int32, forbidden string, err error) {
 	request := kmsg.NewPtrMetadataRequest()
-	for name := range counts {
+	for name := range topics {
 		topic := kmsg.NewMetadataRequestTopic()
 		topic.Topic = kmsg.StringPtr(name)
 		request.Topics = append(request.Topics, topic)
 	}
+	if request.Topics == nil { // would be all
+		return nil, "", nil
+	}
 
 	answer, err := request.RequestWith(ctx, p.client)
 	if err != nil {
-		return fmt.Errorf("count partitions: %w", err)
+		return nil, "", fmt.Errorf("count partitions: %w", err)
 	}
 
-	for _, topic := range answer.Topics {
-		if topic.ErrorCode == 0 && topic.Topic != nil {
-			counts[*topic.Topic] = int32(len(topic.Partitions))
+	counts = map[string]int32{}
+	for _, t := range answer.Topics {
+		switch t.ErrorCode {
+		case 0:
+			counts[*t.Topic] = int32(len(t.Partitions))
+		case kerr.TopicAuthorizationFailed.Code:
+			forbidden = *t.Topic
 		}
 	}
 
-	return nil
+	return counts, forbidden, nil
 }
 
-// partitioner keeps a key on its partition, and progress on the one that is read.
-type partitioner struct {
-	kgo.Partitioner
-	publisher *publisher
-}
+// partition returns how records of a topic find their partition: progress goes to the one that is
+// read, an event to that of its key. What is returned is called with the number of partitions that
+// the client knows now. From the first record with another number than before it refuses all: the
+// client may hear the old number again, and later events must not pass those that failed.
+func (p *publisher) partition(topic string) func(*kgo.Record, int) int {
+	byKey := kgo.StickyKeyPartitioner(nil).ForTopic(topic)
+	return func(r *kgo.Record, n int) int {
+		const none = -1
+		sent := p.counts[topic]
+		switch {
+		case topic == p.progressTopic:
+			return 0
+		case p.changed[topic] != nil:
+			return none
+		case sent == 0: // it was made since count asked
+			p.changed[topic] = kerr.UnknownTopicOrPartition
+			return none
+		case int(sent) != n:
+			p.changed[topic] = &relay.PartitionsError{Topic: topic, Sent: sent, Now: int32(n)}
+			return none
+		}
 
-func (p partitioner) ForTopic(topic string) kgo.TopicPartitioner {
-	if topic == p.publisher.progressTopic {
-		return kgo.ManualPartitioner().ForTopic(topic) // a record's own: the first
+		return byKey.Partition(r, n)
 	}
-
-	return &topicPartitioner{p.Partitioner.ForTopic(topic), topic, p.publisher}
-}
-
-type topicPartitioner struct {
-	kgo.TopicPartitioner
-	topic     string
-	publisher *publisher
-}
-
-// Partition is called with the number of partitions that the client knows now. From the first
-// record with another number than before it refuses all: the client may hear the old number again,
-// and later events must not pass those that failed.
-func (t *topicPartitioner) Partition(r *kgo.Record, n int) int {
-	const none = -1
-	p := t.publisher
-	sent := p.counts[t.topic]
-	switch {
-	case p.changed[t.topic] != nil:
-		return none
-	case sent == 0: // it was made since count asked
-		p.changed[t.topic] = kerr.UnknownTopicOrPartition
-		return none
-	case int(sent) != n:
-		p.changed[t.topic] = &relay.PartitionsError{Topic: t.topic, Sent: sent, Now: int32(n)}
-		return none
-	}
-
-	return t.TopicPartitioner.Partition(r, n)
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -47,29 +46,20 @@ func (p *publisher) keep(ctx context.Context, at *relay.Progress) error {
 // readProgress returns what was kept last, or nil. It reads from the end, in windows that grow: a
 // transaction leaves a marker that compaction keeps for a day, so there may be millions of offsets
 // before.
-func (p *publisher) readProgress(ctx context.Context, admin *kadm.Client) (*relay.Progress, error) {
+func (p *publisher) readProgress(ctx context.Context) (*relay.Progress, error) {
 	end, err := p.mark(ctx)
 	if err != nil {
 		return nil, p.readError(err)
 	}
 
-	starts, err := admin.ListStartOffsets(ctx, p.progressTopic)
-	if err == nil {
-		err = starts.Error()
-	}
-	if err != nil {
-		return nil, p.readError(err)
-	}
-
 	// A window without progress is followed by a larger one.
-	start, _ := starts.Lookup(p.progressTopic, 0)
 	for window := int64(firstWindow); ; window *= 16 {
-		from := max(start.Offset, end-window)
+		from := max(0, end-window)
 		record, err := p.readLast(ctx, from, end)
 		switch {
 		case err != nil:
 			return nil, p.readError(err)
-		case record == nil && from > start.Offset:
+		case record == nil && from > 0:
 			continue
 		case record == nil || record.Value == nil: // nothing was kept, or it was deleted
 			return nil, nil

@@ -52,7 +52,7 @@ func (p *publisher) publish(ctx context.Context, batch []relay.Message, next rel
 	records := p.encoder.records(p.Producer, batch)
 	for i, r := range records {
 		if err := p.check(r); err != nil {
-			return &relay.RefusedError{Index: i, Unsent: true, Err: err}
+			return &relay.BatchError{Refused: true, Index: i, Unsent: true, Err: err}
 		}
 	}
 	if err := p.count(ctx, records); err != nil {
@@ -114,12 +114,8 @@ func (p *publisher) transact(
 	// Crash point, until the end of the function: the next leader fences this transaction, which
 	// aborts it.
 	if err := p.produce(ctx, records, p.progress(next)); err != nil {
-		var refused *relay.RefusedError
-		var partial *relay.PartialError
-		if errors.As(err, &refused) { // aborted with the others
-			refused.Durable, refused.Ahead = 0, nil
-		} else if errors.As(err, &partial) {
-			partial.Durable = 0
+		if failed, is := errors.AsType[*relay.BatchError](err); is { // aborted with the others
+			failed.Durable, failed.Ahead = 0, nil
 		}
 		return errors.Join(err, p.client.EndTransaction(ctx, kgo.TryAbort))
 	}
@@ -140,96 +136,68 @@ func (p *publisher) produce(ctx context.Context, batch []*kgo.Record, progress *
 		records = append(records, progress)
 	}
 
-	var (
-		wg     sync.WaitGroup
-		mu     sync.Mutex
-		failed = map[*kgo.Record]error{}
-	)
+	var wg sync.WaitGroup
 	wg.Add(len(records))
-	done := func(r *kgo.Record, err error) {
-		if err != nil {
-			mu.Lock()
-			defer mu.Unlock()
-			failed[r] = err
-		}
-		wg.Done()
-	}
-
+	failed := map[*kgo.Record]error{}
 	for _, r := range records {
-		p.client.Produce(ctx, r, done)
+		p.client.Produce(ctx, r, func(r *kgo.Record, err error) { // one call at a time
+			if err != nil {
+				failed[r] = err
+			}
+			wg.Done()
+		})
 	}
 
 	_ = p.client.Flush(ctx) // its error is ctx's, and every record has it, too
 	wg.Wait()
 
-	// Name the reason for which the partitioner refused records.
-	for r := range failed {
-		if changed := p.changed[r.Topic]; changed != nil {
-			failed[r] = changed
-		}
-	}
-
-	var refused *relay.RefusedError
-	err := classify(batch, failed)
-	if failed[progress] == nil || err != nil && !errors.As(err, &refused) {
-		return err
-	}
-
-	failure := classify([]*kgo.Record{progress}, failed)
-	if errors.As(failure, &refused) { // no event is to blame
-		failure = &relay.TopicError{Topic: progress.Topic, Err: refused.Err}
-	}
-	if err == nil && len(batch) > 0 {
-		return &relay.PartialError{Durable: len(batch), Err: failure}
-	}
-
-	return failure
-}
-
-// classify returns what the failures of a batch mean. It is a refusal only if the broker refused
-// all that failed; otherwise it is an outage.
-func classify(records []*kgo.Record, failed map[*kgo.Record]error) error {
 	if len(failed) == 0 {
 		return nil
 	}
 
-	var refused *relay.RefusedError
+	return p.classify(records, failed)
+}
+
+// classify returns what the failures of records mean. It is a refusal only if the broker refused
+// events and nothing else failed; otherwise it is an outage.
+func (p *publisher) classify(records []*kgo.Record, failed map[*kgo.Record]error) error {
+	var refused *relay.BatchError
 	var outage error
-	bad := func(r *kgo.Record) bool { return failed[r] != nil }
-	first, taken := slices.IndexFunc(records, bad), 0
+	first := slices.IndexFunc(records, func(r *kgo.Record) bool { return failed[r] != nil })
 	for i, r := range records {
-		err := failed[r]
+		event, err := r.Topic != p.progressTopic, failed[r]
 		switch {
+		case err == nil && refused != nil && event:
+			refused.Ahead = append(refused.Ahead, i)
 		case err == nil:
-			taken++
-			if refused != nil {
-				refused.Ahead = append(refused.Ahead, i)
-			}
-		case isAny(err, kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord):
+		case event && isAny(err, refusals...):
 			if refused == nil {
-				refused = &relay.RefusedError{Index: i, Durable: first, Err: err}
+				refused = &relay.BatchError{Refused: true, Index: i, Durable: first, Err: err}
 			}
 		case outage == nil:
-			outage = outageOf(r.Topic, err)
+			outage = p.outageOf(r.Topic, err)
 		}
 	}
 
 	switch {
-	case outage != nil && taken > 0:
-		return &relay.PartialError{Durable: first, Err: outage}
-	case outage != nil:
-		return outage
-	case refused != nil:
+	case outage == nil:
 		return refused
+	case len(failed) < len(records):
+		return &relay.BatchError{Durable: first, Err: outage}
 	}
 
-	return nil
+	return outage
 }
 
-func outageOf(topic string, err error) error {
-	var changed *relay.PartitionsError
+// refusals are of a record for what it is. If it is one of progress, no event is the bad one.
+var refusals = []error{kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord}
+
+func (p *publisher) outageOf(topic string, err error) error {
 	unusable := []error{kerr.UnknownTopicOrPartition, kerr.UnknownTopicID, kerr.TopicAuthorizationFailed}
-	if errors.As(err, &changed) || isAny(err, unusable...) {
+	switch changed := p.changed[topic]; {
+	case changed != nil: // the reason for which the partitioner refused records
+		return &relay.TopicError{Topic: topic, Err: changed}
+	case isAny(err, unusable...) || isAny(err, refusals...):
 		return &relay.TopicError{Topic: topic, Err: err}
 	}
 	return fmt.Errorf("produce to %s: %w", topic, err)

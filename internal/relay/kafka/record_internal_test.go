@@ -147,8 +147,9 @@ func TestAnIDIsWrittenAsItsPackageWritesIt(t *testing.T) {
 	t.Parallel()
 	for range 1000 {
 		id := uuid.New()
-		if got := string(appendUUID([]byte("x"), id)); got != "x"+id.String() {
-			t.Fatalf("%s, want x%s", got, id)
+		r := new(encoder).records(Producer{}, []relay.Message{{EventID: id, Headers: []byte("{}")}})[0]
+		if h := r.Headers[1]; h.Key != "ce_id" || string(h.Value) != id.String() {
+			t.Fatalf("%s %s, want %s", h.Key, h.Value, id)
 		}
 	}
 }
@@ -240,11 +241,11 @@ func TestARecordIsRefusedBeforeItIsSentExactlyWhenItsTopicWouldNotTakeIt(t *test
 			for i, payload := range []int{fits + 1, fits + 2, fits, 30_000, fits} {
 				m := message(payload)
 				err := p.Publish(t.Context(), []relay.Message{m}, relay.Progress{Position: relay.Position{Batches: int64(i + 1)}})
-				var refused *relay.RefusedError
+				var refused *relay.BatchError
 				if payload <= fits && err != nil {
 					t.Fatalf("%d bytes where %d are allowed: %v", size(one(m)), limit, err)
 				}
-				if payload > fits && (!errors.As(err, &refused) || !refused.Unsent || !errors.Is(err, kerr.MessageTooLarge)) {
+				if payload > fits && (!errors.As(err, &refused) || !refused.Refused || !refused.Unsent || !errors.Is(err, kerr.MessageTooLarge)) {
 					t.Errorf("%d bytes where %d are allowed: %v", size(one(m)), limit, err)
 				}
 			}
