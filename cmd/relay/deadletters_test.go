@@ -71,7 +71,7 @@ func (d desk) state(t *testing.T, relay string, id int64) (state, note string) {
 	return state, note
 }
 
-func TestTheListHasALineForEachRefusedEventThatWaits(t *testing.T) {
+func TestListShowsRefusedEventsThatWait(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	const waits = "7 parked payments/b payment.completed: too large; 2 of its aggregate wait\n"
@@ -93,7 +93,7 @@ func TestTheListHasALineForEachRefusedEventThatWaits(t *testing.T) {
 	}
 }
 
-func TestListAndShowSayTheSameInJSONAndNoPayload(t *testing.T) {
+func TestDeadLettersAsJSONWithoutPayload(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	want := relay.DeadLetter{
@@ -128,7 +128,7 @@ func TestListAndShowSayTheSameInJSONAndNoPayload(t *testing.T) {
 	}
 }
 
-func TestRetryAndSkipDecideOnceOnWhatWaitsAndOnNothingElse(t *testing.T) {
+func TestRetryAndSkipDecideOnce(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	check := func(relay string, id int64, wantState, wantNote string) {
@@ -160,7 +160,7 @@ func TestRetryAndSkipDecideOnceOnWhatWaitsAndOnNothingElse(t *testing.T) {
 	check("other", 9, "skipped", "sent by hand, ticket 4711")
 }
 
-func TestEveryMistakeWithDeadLettersIsOneLineAndTouchesNothing(t *testing.T) {
+func TestDeadLetterMistakesTouchNothing(t *testing.T) {
 	t.Parallel()
 	nowhere := desk{env: map[string]string{"DATABASE_URL": "postgres://u:hunter2@127.0.0.1:1/x", "KAFKA_BROKERS": "127.0.0.1:1"}}
 	const help = ": see relay dead-letters -h"
@@ -218,7 +218,7 @@ func TestHelpOnDeadLettersHasExamples(t *testing.T) {
 }
 
 // What an operator types, and what a relay makes of it.
-func TestARelayThatRunsSendsWhatIsRetried(t *testing.T) {
+func TestRunningRelaySendsRetriedLetter(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
 	d.exec(t, `INSERT INTO outbox_events (aggregate_type, aggregate_id, event_type, payload) SELECT 'payments', 'z', 'payment.completed', '{}' FROM generate_series(1, 10)`) // the cursor passes the dead letters' ids

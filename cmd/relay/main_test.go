@@ -91,7 +91,7 @@ func (i *instance) shows(lines ...string) error {
 	return err
 }
 
-func TestAMissingTopicIsNamedAndEveryInstanceShowsWhatWaitsForIt(t *testing.T) {
+func TestMissingTopicIsShownByEveryInstance(t *testing.T) {
 	t.Parallel()
 	db, prefix := testenv.Database(t), testenv.TopicPrefix(t)
 	env := map[string]string{"DATABASE_URL": db.URLAs("relay"), "KAFKA_BROKERS": strings.Join(testenv.Brokers(t), ","), "TOPIC_PREFIX": prefix,
@@ -155,7 +155,7 @@ func TestAMissingTopicIsNamedAndEveryInstanceShowsWhatWaitsForIt(t *testing.T) {
 	}
 }
 
-func TestWhatEndsARoundIsCountedByItsKind(t *testing.T) {
+func TestErrorKindOfMetric(t *testing.T) {
 	t.Parallel()
 	refused := &relay.BatchError{Refused: true, Err: kerr.MessageTooLarge}
 	for want, errs := range map[string][]error{

@@ -13,7 +13,7 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-func TestAnEventThatIsTooLargeIsRefusedBeforeItIsWritten(t *testing.T) {
+func TestAppendRefusesLargeEvent(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t).Pool(t, "")
 	// Each makes the event so many bytes larger.
@@ -43,7 +43,7 @@ func TestAnEventThatIsTooLargeIsRefusedBeforeItIsWritten(t *testing.T) {
 	}
 }
 
-func TestAnEventWithoutAnIDIsRefused(t *testing.T) {
+func TestAppendRefusesEventWithoutID(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t).Pool(t, "")
 	es := events(2)
@@ -57,7 +57,7 @@ func TestAnEventWithoutAnIDIsRefused(t *testing.T) {
 	}
 }
 
-func TestAppendRefusesTheRelaysOwnTopic(t *testing.T) {
+func TestAppendRefusesProgressTopic(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t).Pool(t, "")
 	es := events(2)

@@ -33,7 +33,7 @@ func (c *counter) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQ
 }
 func (c *counter) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
 
-func TestAppendWritesInTheOrderOfTheSliceInOneStatement(t *testing.T) {
+func TestAppendKeepsOrderInOneStatement(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
 	owner := db.Pool(t, "")

@@ -51,7 +51,7 @@ func TestHeadersAreOptional(t *testing.T) {
 	}
 }
 
-func TestARollbackLeavesNothing(t *testing.T) {
+func TestAppendRolledBackLeavesNothing(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	undone := errors.New("undone")

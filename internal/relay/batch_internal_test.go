@@ -57,7 +57,7 @@ var byHand = []string{
 	`{"html": "<a href='x'>&</a>", "n": 1}`, `{"comma": ", \": ", "brace": "}"}`, "  {\n  \"spaced\" :\t\"out\"  }", `{"twice": "no", "twice": "yes"}`,
 }
 
-func TestWhateverIsInARowComesOutOfABatch(t *testing.T) {
+func TestReadReturnsRowsUnchanged(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t).Pool(t, "")
 	random := rand.New(rand.NewPCG(11, 12))
@@ -97,7 +97,7 @@ func TestWhateverIsInARowComesOutOfABatch(t *testing.T) {
 	}
 }
 
-func TestAnEmptyPayloadIsNotATombstone(t *testing.T) {
+func TestReadEmptyPayloadIsNotNil(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t).Pool(t, "")
 	if _, err := db.Exec(t.Context(), `INSERT INTO outbox_events (aggregate_type, aggregate_id, event_type, payload) VALUES ('', '', '', '')`); err != nil {
@@ -136,7 +136,7 @@ func idsIn(t testing.TB, db *pgxpool.Pool) []int64 {
 	return ids
 }
 
-func TestOfLargeEventsABatchTakesWhatFitsAndTheNextOneGoesOn(t *testing.T) {
+func TestLargeEventsSplitBatches(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t).Pool(t, "")
 	large(t, db, 0, 3, 3, 3, 0, 0, 20, 20, 1, 0, 7, 1, 0, 0, 9, 0)
@@ -155,7 +155,7 @@ func TestOfLargeEventsABatchTakesWhatFitsAndTheNextOneGoesOn(t *testing.T) {
 	}
 }
 
-func TestLargeStragglersThatAreCutByTheirBytesAreNotLost(t *testing.T) {
+func TestStragglersCutByBytesAreNotLost(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t).Pool(t, "")
 	late, err := db.Begin(t.Context())
@@ -198,7 +198,7 @@ func (c counted) Read(p []byte) (int, error) {
 }
 
 // A backlog of large events would otherwise be fetched as a whole for each batch of it, if that comes to an end in time at all.
-func TestABatchThatIsFullDoesNotFetchTheRest(t *testing.T) {
+func TestFullBatchDoesNotFetchTheRest(t *testing.T) {
 	t.Parallel()
 	d := testenv.Database(t)
 	large(t, d.Pool(t, ""), slices.Repeat([]int{1}, 100)...)

@@ -9,7 +9,7 @@ import (
 	"github.com/oncepay/oncepay/internal/relay"
 )
 
-func TestWhatEndedATermSaysWhetherItWasTheBrokersFault(t *testing.T) {
+func TestErrorNamesBrokerOrDatabase(t *testing.T) {
 	t.Parallel()
 	away := errors.New("no such host")
 	for name, c := range map[string]struct {

@@ -19,7 +19,7 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-func TestEventsOfConcurrentWritersArriveCompleteAndInOrderWhileAnotherTransactionStaysOpen(t *testing.T) {
+func TestConcurrentWritersWithOpenTransaction(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []int{1, 7, 50} {
 		t.Run(fmt.Sprintf("limit %d", limit), func(t *testing.T) {
@@ -147,7 +147,7 @@ func complete(t testing.TB, got []relay.Message, want []uuid.UUID) {
 	}
 }
 
-func TestAnEventThatCommitsBehindAHigherIDIsStillPublished(t *testing.T) {
+func TestEventBehindHigherIDIsPublished(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	start(t, d.relay, b.Open, nil)
@@ -171,7 +171,7 @@ func TestAnEventThatCommitsBehindAHigherIDIsStillPublished(t *testing.T) {
 	}
 }
 
-func TestMoreStragglersThanABatchGoOutInChunksThatSurviveARestart(t *testing.T) {
+func TestStragglerChunksSurviveRestart(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	one, other := d.begin(t), d.begin(t)

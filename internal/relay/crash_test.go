@@ -58,7 +58,7 @@ func (p *crashPublisher) die() error {
 	return errors.New("it is dead")
 }
 
-func TestARelayThatDiesAtAnyStepIsFollowedByOneThatLosesNothing(t *testing.T) {
+func TestRelayThatDiesAtAnyStepLosesNothing(t *testing.T) {
 	t.Parallel()
 	const size = 4 // of a batch
 	for _, step := range []struct {
@@ -119,8 +119,8 @@ func TestARelayThatDiesAtAnyStepIsFollowedByOneThatLosesNothing(t *testing.T) {
 	}
 }
 
-// TestARelayThatDiesInAKafkaTransactionLeavesNothingToCommittedReaders: records are on the topic, their transaction is not committed.
-func TestARelayThatDiesInAKafkaTransactionLeavesNothingToCommittedReaders(t *testing.T) {
+// TestKafkaTransactionOfDeadRelayIsUnseen: records are on the topic, their transaction is not committed.
+func TestKafkaTransactionOfDeadRelayIsUnseen(t *testing.T) {
 	t.Parallel()
 	d, brokers, prefix := newDatabase(t), testenv.Brokers(t), testenv.TopicPrefix(t)
 	kafka := kafka.Producer{Brokers: brokers, TopicPrefix: prefix, Topics: []string{"things"}, ExactlyOnce: true}
@@ -162,7 +162,7 @@ func TestARelayThatDiesInAKafkaTransactionLeavesNothingToCommittedReaders(t *tes
 	}
 }
 
-func TestAZombieOfTheSameNameIsFencedAndNothingOfItIsSeen(t *testing.T) {
+func TestZombieOfSameNameIsFenced(t *testing.T) {
 	t.Parallel()
 	brokers, prefix := testenv.Brokers(t), testenv.TopicPrefix(t)
 	kafka := kafka.Producer{Brokers: brokers, TopicPrefix: prefix, Topics: []string{"things"}, ExactlyOnce: true}
@@ -188,7 +188,7 @@ func TestAZombieOfTheSameNameIsFencedAndNothingOfItIsSeen(t *testing.T) {
 }
 
 // Progress is found whatever lies around it: much of it, that of others, and a transaction that was aborted behind it.
-func TestProgressIsFoundWhateverItsTopicHolds(t *testing.T) {
+func TestOpenFindsProgressAmongOtherRecords(t *testing.T) {
 	t.Parallel()
 	for _, exactlyOnce := range []bool{false, true} {
 		t.Run(fmt.Sprintf("exactly once %t", exactlyOnce), func(t *testing.T) {
@@ -238,7 +238,7 @@ func TestProgressIsFoundWhateverItsTopicHolds(t *testing.T) {
 }
 
 // Either delivery goes on where the other ended.
-func TestTheDeliveryCanBeChangedBetweenTwoRuns(t *testing.T) {
+func TestDeliveryCanChangeBetweenRuns(t *testing.T) {
 	t.Parallel()
 	d, brokers, prefix := newDatabase(t), testenv.Brokers(t), testenv.TopicPrefix(t)
 	var want []uuid.UUID

@@ -10,7 +10,7 @@ import (
 )
 
 // The successor has read which events are parked when the refusal arrives: a letter that is made now would be seen by nobody.
-func TestAFencedLeaderParksNothing(t *testing.T) {
+func TestFencedLeaderParksNothing(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	b.onPublish = func(context.Context, []relay.Message) (int, error) {
@@ -28,7 +28,7 @@ func TestAFencedLeaderParksNothing(t *testing.T) {
 }
 
 // The broker would take it now, but nobody has decided on it. A term begins with the letters that were released.
-func TestARefusedEventIsNotSentUndecided(t *testing.T) {
+func TestRefusedEventWaitsForDecision(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	refused := false

@@ -294,7 +294,7 @@ func TestFailoverThatLostDeadLetters(t *testing.T) {
 }
 
 // An operator who puts the cursor back has dead letters sent like all other events.
-func TestProgressAheadOfDeadLetterThatWasSent(t *testing.T) {
+func TestProgressAheadOfSentDeadLetter(t *testing.T) {
 	t.Parallel()
 	d, b, p := newDatabase(t), &broker{}, &picky{}
 	r := start(t, d.relay, p.open(b), nil)

@@ -12,7 +12,7 @@ import (
 )
 
 // Two relays that take the lease from each other while they open a slow broker would fence each other for ever.
-func TestNobodyElseLeadsWhileABrokerTakesLongerToOpenThanTheLease(t *testing.T) {
+func TestSlowOpenKeepsLease(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	hold, opening := make(chan struct{}), make(chan struct{}, 10)
@@ -44,7 +44,7 @@ func TestNobodyElseLeadsWhileABrokerTakesLongerToOpenThanTheLease(t *testing.T) 
 }
 
 // What a standby waits for an idle leader to notice events is part of the lease, and does not come on top of it.
-func TestALeaderThatVanishedUnderTrafficIsReplacedAsSoonAsItsLeaseHasRunOut(t *testing.T) {
+func TestVanishedLeaderUnderTrafficIsReplaced(t *testing.T) {
 	t.Parallel()
 	const lease = 12 * time.Second
 	d, b := newDatabase(t), &broker{}
@@ -76,7 +76,7 @@ func TestALeaderThatVanishedUnderTrafficIsReplacedAsSoonAsItsLeaseHasRunOut(t *t
 }
 
 // Progress of another epoch tells of another history: the ids in it may belong to other events.
-func TestDeadLettersThatWereSentAreNotSentAgainIfProgressOfThisEpochSaysSo(t *testing.T) {
+func TestResentDeadLettersAreNotRepeated(t *testing.T) {
 	t.Parallel()
 	for _, same := range []bool{true, false} {
 		t.Run(fmt.Sprintf("of this epoch %t", same), func(t *testing.T) {

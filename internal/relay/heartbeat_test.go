@@ -172,7 +172,7 @@ func TestUnmovedEventsAreTwoBatchesAtMost(t *testing.T) {
 	d.sentAll(t)
 }
 
-func TestStopMovesBehindAllThatIsAcknowledged(t *testing.T) {
+func TestStopMovesCursorBehindAcknowledged(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	r := start(t, d.relay, b.Open, nil)

@@ -56,7 +56,7 @@ func behind(batches int64) relay.Progress {
 	return relay.Progress{Epoch: "of a test", Position: relay.Position{Batches: batches, Last: 10 * batches, Seen: "1:1:"}}
 }
 
-func TestOutagesAreWaitedOutWithoutEndingTheTerm(t *testing.T) {
+func TestShortBrokerOutageKeepsTerm(t *testing.T) {
 	t.Parallel()
 	for _, exactlyOnce := range []bool{false, true} {
 		for _, err := range []*kerr.Error{kerr.NotEnoughReplicas, kerr.NotEnoughReplicasAfterAppend, kerr.LeaderNotAvailable, kerr.NotLeaderForPartition, kerr.RequestTimedOut} {
@@ -80,7 +80,7 @@ func TestOutagesAreWaitedOutWithoutEndingTheTerm(t *testing.T) {
 }
 
 // A relay must not blame an event, nor give up, when there are too few replicas for longer than it waits at a time.
-func TestAnOutageThatLastsIsNoRefusalAndNamesItsTopic(t *testing.T) {
+func TestLastingOutageIsNoRefusal(t *testing.T) {
 	t.Parallel()
 	for _, exactlyOnce := range []bool{false, true} {
 		t.Run(fmt.Sprintf("exactly once %t", exactlyOnce), func(t *testing.T) {
@@ -121,7 +121,7 @@ func refusal(err error) *relay.BatchError {
 }
 
 // At-least-once sends progress along with a batch, in a request of its own or not: it is nobody's event.
-func TestARefusedEventDoesNotTakeTheProgressBesideItForAnEvent(t *testing.T) {
+func TestRefusalDoesNotCountProgress(t *testing.T) {
 	t.Parallel()
 	cluster, kafka := newCluster(t)
 	p, _ := open(t, kafka)
@@ -135,7 +135,7 @@ func TestARefusedEventDoesNotTakeTheProgressBesideItForAnEvent(t *testing.T) {
 	}
 }
 
-func TestProgressThatIsRefusedIsAnOutageOfItsTopicAndBlamesNoEvent(t *testing.T) {
+func TestRefusedProgressIsOutage(t *testing.T) {
 	t.Parallel()
 	for _, exactlyOnce := range []bool{false, true} {
 		t.Run(fmt.Sprintf("exactly once %t", exactlyOnce), func(t *testing.T) {
@@ -156,7 +156,7 @@ func TestProgressThatIsRefusedIsAnOutageOfItsTopicAndBlamesNoEvent(t *testing.T)
 	}
 }
 
-func TestARelayThatMayMakeNoTopicsNeedsNoneToBeMade(t *testing.T) {
+func TestExistingTopicsNeedNoRightToMakeThem(t *testing.T) {
 	t.Parallel()
 	cluster, kafka := newCluster(t)
 	open(t, kafka) // by somebody who may
@@ -177,7 +177,7 @@ func TestARelayThatMayMakeNoTopicsNeedsNoneToBeMade(t *testing.T) {
 }
 
 // A broker that accepts connections and says nothing must not hold up who asks for it.
-func TestPingReturnsWhenItsContextEndsAlthoughTheBrokerSaysNothing(t *testing.T) {
+func TestPingEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	cluster, kafka := newCluster(t)
 	p, _ := open(t, kafka)
@@ -208,7 +208,7 @@ func TestPingReturnsWhenItsContextEndsAlthoughTheBrokerSaysNothing(t *testing.T)
 }
 
 // Whatever request of a transaction is not answered: it must not keep a relay from ending.
-func TestExactlyOncePublishReturnsWhenItsContextEndsWhateverIsNotAnswered(t *testing.T) {
+func TestExactlyOncePublishEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	for _, key := range []kmsg.Key{kmsg.Metadata, kmsg.Produce, kmsg.EndTxn} {
 		t.Run(key.Name(), func(t *testing.T) {

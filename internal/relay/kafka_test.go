@@ -44,7 +44,7 @@ func records(t testing.TB, c *kgo.Client, n int) (got []*kgo.Record) {
 	return got
 }
 
-func TestARecordIsACloudEventWithThePayloadByteForByte(t *testing.T) {
+func TestRecordIsCloudEvent(t *testing.T) {
 	t.Parallel()
 	brokers, prefix := testenv.Brokers(t), testenv.TopicPrefix(t)
 	p, _, err := kafka.Producer{Brokers: brokers, TopicPrefix: prefix, Topics: []string{"things"}, Source: "/test"}.Open(t.Context(), "main")
@@ -91,7 +91,7 @@ func TestARecordIsACloudEventWithThePayloadByteForByte(t *testing.T) {
 	}
 }
 
-func TestMissingTopicsAreMadeAndOthersTakenAsTheyAre(t *testing.T) {
+func TestOpenMakesMissingTopicsOnly(t *testing.T) {
 	t.Parallel()
 	brokers, prefix := testenv.Brokers(t), testenv.TopicPrefix(t)
 	admin := kadm.NewClient(client(t, brokers))
@@ -117,7 +117,7 @@ func TestMissingTopicsAreMadeAndOthersTakenAsTheyAre(t *testing.T) {
 	})
 }
 
-func TestEverythingArrivesWhenTheBrokerComesBack(t *testing.T) {
+func TestBrokerOutageLosesNothing(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
@@ -166,7 +166,7 @@ func TestEverythingArrivesWhenTheBrokerComesBack(t *testing.T) {
 }
 
 // What is on its way cannot be called back, but its answer may never come.
-func TestPublishReturnsWhenItsContextEndsAlthoughTheBrokerDoesNotAnswer(t *testing.T) {
+func TestPublishEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
 	if err != nil {

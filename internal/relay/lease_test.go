@@ -16,7 +16,7 @@ import (
 // steal makes another process leader.
 const steal = `UPDATE outbox_cursors SET fencing_token = fencing_token + 1, holder = 'thief', lease_until = clock_timestamp() + '1 hour'`
 
-func TestARelayThatEndsHandsOverAtOnce(t *testing.T) {
+func TestStoppedRelayHandsOverAtOnce(t *testing.T) {
 	t.Parallel()
 	d, first, second := newDatabase(t), &broker{}, &broker{}
 	one := start(t, d.relay, first.Open, nil) // the lease is a minute: the test would not wait that long
@@ -42,7 +42,7 @@ func TestARelayThatEndsHandsOverAtOnce(t *testing.T) {
 	}
 }
 
-func TestALeaderThatVanishedIsReplacedWhenItsLeaseHasRunOut(t *testing.T) {
+func TestVanishedLeaderIsReplacedAfterItsLease(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	before := start(t, d.relay, b.Open, nil) // makes the cursor
@@ -69,7 +69,7 @@ func TestALeaderThatVanishedIsReplacedWhenItsLeaseHasRunOut(t *testing.T) {
 	b.waitFor(t, 1)
 }
 
-func TestAFencedLeaderMovesNothingAndBecomesAStandby(t *testing.T) {
+func TestFencedLeaderMovesNothingAndStandsBy(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	hold, sending := make(chan struct{}), make(chan struct{}, 10)
@@ -92,9 +92,9 @@ func TestAFencedLeaderMovesNothingAndBecomesAStandby(t *testing.T) {
 	}
 }
 
-// TestALeaderWhoseCursorWentBackGoesOnFromTheTable: the pool of a leader reaches a promoted standby that lacks the newest
+// TestLeaderRereadsCursorThatWentBack: the pool of a leader reaches a promoted standby that lacks the newest
 // transactions. What the leader remembers of them counts no longer; ids that it has read are handed out again.
-func TestALeaderWhoseCursorWentBackGoesOnFromTheTable(t *testing.T) {
+func TestLeaderRereadsCursorThatWentBack(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	r := start(t, d.relay, b.Open, nil)
@@ -137,7 +137,7 @@ func TestALeaderWhoseCursorWentBackGoesOnFromTheTable(t *testing.T) {
 	}
 }
 
-func TestALeaderThatLosesItsLeaseWhilePublishingIsStopped(t *testing.T) {
+func TestLeaderThatLosesLeaseStopsPublishing(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	sending, stopped := make(chan struct{}, 10), make(chan error, 10)
@@ -154,7 +154,7 @@ func TestALeaderThatLosesItsLeaseWhilePublishingIsStopped(t *testing.T) {
 	_ = next(t, stopped, "the batch to be given up")
 }
 
-func TestNobodyElseLeadsWhileABatchTakesLongerThanTheLease(t *testing.T) {
+func TestLongBatchKeepsLease(t *testing.T) {
 	t.Parallel()
 	const lease = 2 * time.Second
 	d, b := newDatabase(t), &broker{}
@@ -185,7 +185,7 @@ func TestNobodyElseLeadsWhileABatchTakesLongerThanTheLease(t *testing.T) {
 	}
 }
 
-func TestABatchInHandIsSettledBeforeRunReturns(t *testing.T) {
+func TestStopSettlesBatchInHand(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	sending, gone := make(chan struct{}, 10), make(chan error)
@@ -212,7 +212,7 @@ func TestABatchInHandIsSettledBeforeRunReturns(t *testing.T) {
 }
 
 // A publisher that comes when its term is over would stay open for ever.
-func TestAPublisherThatOpensTooLateIsClosed(t *testing.T) {
+func TestPublisherOpenedTooLateIsClosed(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	opening := make(chan struct{}, 10)

@@ -225,7 +225,7 @@ func tellAll(cursor func(*model) ([]Message, Position)) map[fault]int {
 	return found
 }
 
-func TestTheCursorReadsEveryCommittedRowOnceAndInOrder(t *testing.T) {
+func TestCursorReadsEachRowOnceInOrder(t *testing.T) {
 	t.Parallel()
 	if found := tellAll(theCursor); len(found) > 0 {
 		t.Errorf("faults: %v", found)
@@ -233,7 +233,7 @@ func TestTheCursorReadsEveryCommittedRowOnceAndInOrder(t *testing.T) {
 }
 
 // The model is worth something only if it finds what is wrong with weaker cursors.
-func TestTheModelFindsTheFaultOfEveryWeakerCursor(t *testing.T) {
+func TestModelFindsFaultsOfWeakerCursors(t *testing.T) {
 	t.Parallel()
 	for name, weak := range weakCursors {
 		t.Run(name, func(t *testing.T) {

@@ -18,7 +18,7 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-func TestABatchThatFailedIsSentAgainUnderTheSameIDsByANewPublisher(t *testing.T) {
+func TestFailedBatchIsSentAgainUnderSameIDs(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	var sent [][]uuid.UUID
@@ -52,7 +52,7 @@ func TestABatchThatFailedIsSentAgainUnderTheSameIDsByANewPublisher(t *testing.T)
 	complete(t, b.received(), want)
 }
 
-func TestAfterHalfABatchNothingIsLostAndTheFirstOfEachEventIsInOrder(t *testing.T) {
+func TestHalfBatchIsFinishedInOrder(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	var attempts atomic.Int32
@@ -76,7 +76,7 @@ func TestAfterHalfABatchNothingIsLostAndTheFirstOfEachEventIsInOrder(t *testing.
 	complete(t, firsts, want)
 }
 
-func TestABrokerThatCannotBeOpenedIsWaitedFor(t *testing.T) {
+func TestBrokerThatDoesNotOpenIsWaitedOut(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	var attempts atomic.Int32
@@ -94,7 +94,7 @@ func TestABrokerThatCannotBeOpenedIsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestADatabaseThatIsAwayIsWaitedFor(t *testing.T) {
+func TestDatabaseAwayIsWaitedOut(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	r := start(t, d.relay, b.Open, func(r *relay.Relay) { r.Lease = 600 * time.Millisecond })
@@ -115,7 +115,7 @@ func TestADatabaseThatIsAwayIsWaitedFor(t *testing.T) {
 
 // A read that takes longer than its connection allows is one behind a long absence: it must come to its end all the same, and the
 // relay must stay leader. Here it waits for a lock.
-func TestAReadThatTakesLongIsGivenItsTimeAndTheLeaseIsKept(t *testing.T) {
+func TestLongReadKeepsLease(t *testing.T) {
 	t.Parallel()
 	const lease, limit = 2 * time.Second, 200 * time.Millisecond
 	d, b := newDatabase(t), &broker{}
@@ -208,7 +208,7 @@ func (d database) fallible(t testing.TB) (pool *pgxpool.Pool, cut func(), gone *
 	return pool, func() { fuse.Swap(new(atomic.Bool)).Store(true) }, gone
 }
 
-func TestADatabaseThatFellSilentDoesNotKeepRunFromReturning(t *testing.T) {
+func TestRunReturnsDespiteSilentDatabase(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	pool, cut, gone := d.fallible(t)
@@ -226,7 +226,7 @@ func TestADatabaseThatFellSilentDoesNotKeepRunFromReturning(t *testing.T) {
 	}
 }
 
-func TestAStandbyWhoseConnectionFellSilentLeadsAllTheSame(t *testing.T) {
+func TestStandbyLeadsDespiteSilentConnection(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	leader := start(t, d.relay, b.Open, nil)
@@ -248,7 +248,7 @@ func TestAStandbyWhoseConnectionFellSilentLeadsAllTheSame(t *testing.T) {
 	}
 }
 
-func TestARestoredDatabaseIsRefused(t *testing.T) {
+func TestRestoredDatabaseIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, change := range map[string]string{
 		"another cluster":  `UPDATE outbox_cursors SET system_identifier = system_identifier + 1`,

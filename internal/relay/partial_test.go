@@ -16,7 +16,7 @@ import (
 )
 
 // One event waits for its topic, the others of its batch must not go out again with each attempt.
-func TestWhatCannotGoOutDoesNotRepeatTheOthersOfItsBatch(t *testing.T) {
+func TestMissingTopicDoesNotRepeatItsBatch(t *testing.T) {
 	t.Parallel()
 	cluster, err := kfake.NewCluster(kfake.NumBrokers(1))
 	if err != nil {
@@ -48,7 +48,7 @@ func TestWhatCannotGoOutDoesNotRepeatTheOthersOfItsBatch(t *testing.T) {
 }
 
 // A name that no topic can have is no outage: nobody could mend it.
-func TestAnEventWhoseTopicCannotBeIsADeadLetter(t *testing.T) {
+func TestIllegalTopicMakesDeadLetter(t *testing.T) {
 	t.Parallel()
 	brokers, prefix := testenv.Brokers(t), testenv.TopicPrefix(t)
 	d := newDatabase(t)
@@ -82,7 +82,7 @@ func (p *refusing) Publish(ctx context.Context, batch []relay.Message, next rela
 	return p.Publisher.Publish(ctx, batch, next)
 }
 
-func TestALetterThatIsRefusedAgainAndSkippedMeanwhileDoesNotHoldUpTheOthers(t *testing.T) {
+func TestLetterRefusedAgainAndSkippedReleasesOthers(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	es := d.commit(t, "x", "x", "y")
@@ -125,7 +125,7 @@ func TestALetterThatIsRefusedAgainAndSkippedMeanwhileDoesNotHoldUpTheOthers(t *t
 	})
 }
 
-func TestAnEventThatWasGivenUpBeforeTheCursorPassedItIsNotSent(t *testing.T) {
+func TestSkippedEventAheadOfCursorIsNotSent(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	es := d.commit(t, "x", "x", "y")
@@ -140,7 +140,7 @@ func TestAnEventThatWasGivenUpBeforeTheCursorPassedItIsNotSent(t *testing.T) {
 }
 
 // What stands before the refused event, and was not sent when the term ended, goes out in the next one.
-func TestWhatStandsBeforeARefusedEventIsNotParkedByTheNextTermEither(t *testing.T) {
+func TestEventBeforeRefusedOneIsSentByNextTerm(t *testing.T) {
 	t.Parallel()
 	d, b, p := newDatabase(t), &broker{}, &picky{}
 	es := d.commit(t, "x", "x", "x")

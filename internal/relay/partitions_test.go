@@ -98,7 +98,7 @@ func TestNewPartitionsAreRefusedWhileSending(t *testing.T) {
 	})
 }
 
-func TestNewPartitionsAreRefusedAfterARestart(t *testing.T) {
+func TestNewPartitionsAreRefusedAfterRestart(t *testing.T) {
 	t.Parallel()
 	eachDelivery(t, func(t *testing.T, exactlyOnce bool) {
 		k, topic := topicOf(t, exactlyOnce)
@@ -116,7 +116,7 @@ func TestNewPartitionsAreRefusedAfterARestart(t *testing.T) {
 	})
 }
 
-func TestNewPartitionsAreUsedAfterADrain(t *testing.T) {
+func TestNewPartitionsAreUsedAfterDrain(t *testing.T) {
 	t.Parallel()
 	eachDelivery(t, func(t *testing.T, exactlyOnce bool) {
 		d := newDatabase(t)

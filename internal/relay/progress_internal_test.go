@@ -9,7 +9,7 @@ import (
 )
 
 // A relay that died with progress ahead may come back after days of writing.
-func TestProgressIsComparedWithoutReadingWhatCameLater(t *testing.T) {
+func TestProgressComparisonSkipsLaterEvents(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
 	owner := db.Pool(t, "")

@@ -115,7 +115,7 @@ func (r *topic) waitForLast(t testing.TB, aggregate string, ahead []uuid.UUID, w
 	r.waitFor(t, aggregate, want...)
 }
 
-func TestAnEventThatIsTooLargeForItsTopicIsADeadLetterUntilItIsDecidedOn(t *testing.T) {
+func TestLargeEventIsDeadLetterUntilDecision(t *testing.T) {
 	t.Parallel()
 	for _, once := range []bool{false, true} {
 		for _, refuses := range []string{"relay", "broker"} { // the one that knows the limit; the broker when it was lowered under a relay that runs
@@ -192,7 +192,7 @@ func TestAnEventThatIsTooLargeForItsTopicIsADeadLetterUntilItIsDecidedOn(t *test
 }
 
 // A topic that is missing, or that may not be written to, is an outage for all: nothing is skipped and nothing parked.
-func TestATopicThatIsMissingHoldsUpEverythingUntilSomebodyHasMadeIt(t *testing.T) {
+func TestMissingTopicHoldsUpBatch(t *testing.T) {
 	t.Parallel()
 	for _, once := range []bool{false, true} {
 		t.Run(fmt.Sprintf("exactly once %t", once), func(t *testing.T) {
@@ -219,7 +219,7 @@ func TestATopicThatIsMissingHoldsUpEverythingUntilSomebodyHasMadeIt(t *testing.T
 	}
 }
 
-func TestATopicThatMayNotBeWrittenToHoldsUpEverythingUntilItMay(t *testing.T) {
+func TestForbiddenTopicHoldsUpBatch(t *testing.T) {
 	t.Parallel()
 	for _, once := range []bool{false, true} {
 		for _, key := range []kmsg.Key{kmsg.Produce, kmsg.Metadata} { // without the right to write; without that to know of it

@@ -76,7 +76,7 @@ func of(ms []relay.Message, aggregate string) (ids []uuid.UUID) {
 	return ids
 }
 
-func TestARefusedEventParksItsAggregateAndAllOthersFlow(t *testing.T) {
+func TestRefusedEventParksItsAggregateOnly(t *testing.T) {
 	t.Parallel()
 	for _, decision := range []string{"retry", "skip"} {
 		t.Run(decision, func(t *testing.T) {
@@ -167,7 +167,7 @@ func sendUnmoved(t *testing.T, d database, b *broker) []uuid.UUID {
 	return sent
 }
 
-func TestKeptProgressThatIsAheadIsWhereATermBegins(t *testing.T) {
+func TestTermBeginsAtProgressThatIsAhead(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	es := sendUnmoved(t, d, b)
@@ -228,7 +228,7 @@ func TestBatchOfUnknownOutcomeIsNoLoss(t *testing.T) {
 	}
 }
 
-func TestADatabaseThatWentBackIsRefused(t *testing.T) {
+func TestDatabaseThatWentBackIsRefused(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]string{
 		"more moves than it can lack": `UPDATE outbox_cursors SET batches = -1`,

@@ -44,7 +44,7 @@ func refuses(t *testing.T, d database, b *broker) {
 	}
 }
 
-func TestAfterARestoreTheDocumentedStatementsLoseNothing(t *testing.T) {
+func TestDocumentedRestoreLosesNothing(t *testing.T) {
 	t.Parallel()
 	t.Run("of the same cluster, which went back", func(t *testing.T) {
 		t.Parallel()

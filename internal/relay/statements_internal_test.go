@@ -127,7 +127,7 @@ func (h *postgres) elect(ctx context.Context) {
 	h.term, h.now = term, term.at
 }
 
-func TestTheStatementsReadEveryCommittedRowOnceAndInOrder(t *testing.T) {
+func TestStatementsReadEachRowOnceInOrder(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []int{1, 2, 5} {
 		t.Run(fmt.Sprintf("limit %d", limit), func(t *testing.T) {

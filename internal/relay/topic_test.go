@@ -41,7 +41,7 @@ func forbidFetch(r kmsg.Request) kmsg.Response {
 	return response
 }
 
-func TestATopicThatTheRelayMayNotUseIsNamedAndWaitedFor(t *testing.T) {
+func TestForbiddenTopicIsNamedAndWaitedFor(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		key    kmsg.Key

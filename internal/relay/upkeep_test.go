@@ -42,7 +42,7 @@ func publish(t testing.TB, d database, b *broker, n int) {
 	}
 }
 
-func TestAPartitionIsDroppedOnceItIsOldAndEveryRelayPassedIt(t *testing.T) {
+func TestDropPartitionThatEveryRelayPassed(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	d.exec(t, old)
@@ -71,7 +71,7 @@ func TestAPartitionIsDroppedOnceItIsOldAndEveryRelayPassedIt(t *testing.T) {
 	}
 }
 
-func TestAStragglerKeepsItsPartition(t *testing.T) {
+func TestStragglerKeepsItsPartition(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	d.exec(t, old)
@@ -91,7 +91,7 @@ func TestAStragglerKeepsItsPartition(t *testing.T) {
 	}
 }
 
-func TestUpkeepGivesUpBehindAWriterAndLeavesTheNextOnesAlone(t *testing.T) {
+func TestUpkeepGivesUpBehindWriter(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	d.exec(t, old)
@@ -118,7 +118,7 @@ func TestUpkeepGivesUpBehindAWriterAndLeavesTheNextOnesAlone(t *testing.T) {
 }
 
 // What is checked before the lock may no longer be true when the lock is there: a transaction of that day may have committed meanwhile.
-func TestDropChecksAgainUnderItsLock(t *testing.T) {
+func TestDropPartitionsChecksUnderLock(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	d.exec(t, old)
@@ -152,7 +152,7 @@ func TestDropChecksAgainUnderItsLock(t *testing.T) {
 	publish(t, d, b, 2)
 }
 
-func TestTheBacklogIsWhatIsStillToBeSent(t *testing.T) {
+func TestBacklogCountsUnsentEvents(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	measure := func() relay.Backlog {

@@ -22,7 +22,7 @@ import (
 const insertNow = `INSERT INTO outbox_events (aggregate_type, aggregate_id, event_type, payload) VALUES ('things', 'a', 'thing.changed', '{}')`
 
 // Upkeep that waits for one writer makes the next ones queue behind it: for as long as it waits, and no longer, though the first one stays.
-func TestWritersDoNotWaitForUpkeepThatWaitsForAnother(t *testing.T) {
+func TestWaitingUpkeepBlocksNoWriter(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	d.exec(t, old) // is to be dropped, for which upkeep wants a lock that a writer in the table holds
@@ -82,7 +82,7 @@ func sqlState(err error) string {
 }
 
 // To make a partition takes no lock that a writer, a reader or pg_dump holds or waits for.
-func TestMakingDaysWaitsForNobody(t *testing.T) {
+func TestMakePartitionsBlocksNoWriter(t *testing.T) {
 	t.Parallel()
 	d := newDatabase(t)
 	for ahead := range 8 {
@@ -113,7 +113,7 @@ func TestMakingDaysWaitsForNobody(t *testing.T) {
 	publish(t, d, &broker{}, 2)
 }
 
-func TestADeadLetterOutlivesTheDayOfItsEvent(t *testing.T) {
+func TestDeadLetterOutlivesItsPartition(t *testing.T) {
 	t.Parallel()
 	d, b, p := newDatabase(t), &broker{}, &picky{}
 	d.exec(t, old)

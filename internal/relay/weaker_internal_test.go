@@ -81,21 +81,21 @@ func readWeakly(ctx context.Context, db *pgxpool.Pool, query string, args ...any
 	return batch, mark, err
 }
 
-func TestTheStressFindsThatIDsAloneLoseEvents(t *testing.T) {
+func TestStressFindsIDsAloneLoseEvents(t *testing.T) {
 	t.Parallel()
 	s := newStress(t, afterID(7))
 	s.run(7)
 	s.mustFind(lost)
 }
 
-func TestTheStressFindsThatXipAloneLosesEvents(t *testing.T) {
+func TestStressFindsXipAloneLosesEvents(t *testing.T) {
 	t.Parallel()
 	s := newStress(t, xipOnly(1000))
 	s.run(1000)
 	s.mustFind(lost)
 }
 
-func TestTheStressFindsThatReadingBelowXminWaitsAndLosesTheOrder(t *testing.T) {
+func TestStressFindsReadingBelowXminWaits(t *testing.T) {
 	t.Parallel()
 	s := newStress(t, belowXmin(1000))
 	s.run(1000)
@@ -122,7 +122,7 @@ func (s *stress) mustFind(faults ...fault) {
 }
 
 // No clock: what is read while the transaction is open has not waited for it.
-func TestAnOpenTransactionHoldsUpNoEventOfOthersAndAllOfACursorBelowXmin(t *testing.T) {
+func TestOpenTransactionDelaysOwnEventsOnly(t *testing.T) {
 	t.Parallel()
 	held := map[string]func(s *stress) (end func()){
 		"in this database": func(s *stress) func() {

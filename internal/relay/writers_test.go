@@ -11,7 +11,7 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-func TestTheOldestOpenTransactionThatHasWrittenIsSeenByARelayWithoutFurtherRights(t *testing.T) {
+func TestOldestWriterIsSeenWithoutRights(t *testing.T) {
 	t.Parallel()
 	d, w := newDatabase(t), relay.Writers{}
 	oldest := func() time.Duration {
@@ -65,7 +65,7 @@ func TestTheOldestOpenTransactionThatHasWrittenIsSeenByARelayWithoutFurtherRight
 	none("when all have ended")
 }
 
-func TestAStragglerAndParkedEventsAreBacklogToo(t *testing.T) {
+func TestBacklogCountsStragglersAndParkedEvents(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	open := d.begin(t)

@@ -34,7 +34,7 @@ func decoded(object []byte, v any) error {
 	return d.Decode(v)
 }
 
-func FuzzHeadersAreWhatEncodingJSONFindsInTheObject(f *testing.F) {
+func FuzzHeadersMatchEncodingJSON(f *testing.F) {
 	for _, seed := range []string{
 		`{}`, `{"a": "b"}`, `{"a": "b", "c": "d"}`, `{"": ""}`, `{"a": "\"}"}`, `{"a\\": "b"}`, `{"a": "\u00fc<&>"}`, `{"a":"b"}`,
 		`{"n": 12345678901234567890, "big": 1e400, "small": 1.50}`, `{"a": null, "b": [7, null, {"c": "<"}], "c": true}`,
@@ -75,7 +75,7 @@ var byHand = []string{
 	`{"html": "<a href='x'>&</a>", "n": 1}`, `{"comma": ", \": ", "brace": "}"}`, "  {\n  \"spaced\" :\t\"out\"  }", `{"twice": "no", "twice": "yes"}`,
 }
 
-func TestHeadersComeOutAsPostgresHoldsThem(t *testing.T) {
+func TestHeadersMatchPostgres(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t).Pool(t, "")
 	type member struct{ Object, Name, Value string }
@@ -105,7 +105,7 @@ func TestHeadersComeOutAsPostgresHoldsThem(t *testing.T) {
 	}
 }
 
-func TestAnEmptyPayloadMakesNoTombstone(t *testing.T) {
+func TestRecordOfEmptyPayloadIsNoTombstone(t *testing.T) {
 	t.Parallel()
 	r := new(encoder).records(Producer{}, []relay.Message{{Payload: []byte{}, Headers: []byte("{}")}})[0]
 	if r.Value == nil || r.Key == nil || len(r.Value)+len(r.Key) != 0 {
@@ -113,7 +113,7 @@ func TestAnEmptyPayloadMakesNoTombstone(t *testing.T) {
 	}
 }
 
-func TestHeadersAsAppendWritesThemTakeTheFastWayAndAllComeBack(t *testing.T) {
+func TestHeadersOfAppendTakeFastPath(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
 	const letters = `abcxyz-_:;, {}[]'/<>&=+ü日😀`
@@ -143,7 +143,7 @@ func TestHeadersAsAppendWritesThemTakeTheFastWayAndAllComeBack(t *testing.T) {
 	}
 }
 
-func TestAnIDIsWrittenAsItsPackageWritesIt(t *testing.T) {
+func TestRecordIDIsCanonicalUUID(t *testing.T) {
 	t.Parallel()
 	for range 1000 {
 		id := uuid.New()
@@ -174,7 +174,7 @@ func randomRecord(random *rand.Rand, topic string) *kgo.Record {
 	return r
 }
 
-func TestTheSizeOfARecordIsWhatTheClientCounts(t *testing.T) {
+func TestRecordSizeMatchesClient(t *testing.T) {
 	t.Parallel()
 	brokers, topic := testenv.Brokers(t), testenv.TopicPrefix(t)+"things"
 	random := rand.New(rand.NewPCG(3, 4))
@@ -214,7 +214,7 @@ func message(payload int) relay.Message {
 	return m
 }
 
-func TestARecordIsRefusedBeforeItIsSentExactlyWhenItsTopicWouldNotTakeIt(t *testing.T) {
+func TestLargeRecordIsRefusedUnsent(t *testing.T) {
 	t.Parallel()
 	const limit = 20_000
 	for _, once := range []bool{false, true} {
@@ -260,7 +260,7 @@ func TestARecordIsRefusedBeforeItIsSentExactlyWhenItsTopicWouldNotTakeIt(t *test
 	}
 }
 
-func TestWhatAppendAllowsFitsIntoARecord(t *testing.T) {
+func TestEventThatAppendAllowsFitsIntoRecord(t *testing.T) {
 	t.Parallel()
 	random, version := rand.New(rand.NewPCG(7, 8)), int64(1<<62)
 	for range 50 {
@@ -285,7 +285,7 @@ func TestWhatAppendAllowsFitsIntoARecord(t *testing.T) {
 }
 
 // What a publisher is given, and what it makes of it, shares memory with the batches before.
-func TestABatchIsNotDisturbedByTheNextOne(t *testing.T) {
+func TestRecordsSurviveNextBatch(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(9, 10))
 	var e encoder
@@ -316,7 +316,7 @@ func TestABatchIsNotDisturbedByTheNextOne(t *testing.T) {
 	}
 }
 
-func TestTwoBatchesInARowArriveAsTheyWere(t *testing.T) {
+func TestConsecutiveBatchesArriveUnchanged(t *testing.T) {
 	t.Parallel()
 	brokers, prefix := testenv.Brokers(t), testenv.TopicPrefix(t)
 	k := Producer{Brokers: brokers, TopicPrefix: prefix, Topics: []string{"things"}, Source: "/test"}
