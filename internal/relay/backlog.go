@@ -71,18 +71,15 @@ type Cursor struct {
 	Stragglers   int64      `json:"stragglers"` // events below the cursor that are still to be sent
 }
 
-// The stragglers are found as newStatements does; those of a chunk that was sent do not count.
+// Stragglers of a chunk that was sent do not count. All that was written since the oldest transaction
+// of the snapshot is looked at, which the relay itself cannot afford.
 const readCursors = `
 SELECT c.relay, c.last_id, c.moved_at, c.holder, nullif(c.lease_until, '-infinity'),
   c.lease_until > clock_timestamp(), c.fencing_token,
-  (SELECT count(*) FROM (
-     SELECT o.id, o.xid FROM unnest(ARRAY(SELECT pg_snapshot_xip(c.seen))) x(xid)
-     CROSS JOIN LATERAL (SELECT id, xid FROM outbox_events WHERE xid = x.xid AND id <= c.last_id) o
-     UNION ALL
-     SELECT id, xid FROM outbox_events
-     WHERE xid >= pg_snapshot_xmax(c.seen) AND xid < pg_snapshot_xmax(pg_current_snapshot())
-       AND id <= c.last_id) s
-   WHERE NOT coalesce(s.id <= c.chunk_after AND pg_visible_in_snapshot(s.xid, c.chunk_seen), false))
+  (SELECT count(*) FROM outbox_events
+   WHERE xid >= pg_snapshot_xmin(c.seen) AND xid < pg_snapshot_xmax(pg_current_snapshot())
+     AND id <= c.last_id AND NOT pg_visible_in_snapshot(xid, c.seen)
+     AND NOT coalesce(id <= c.chunk_after AND pg_visible_in_snapshot(xid, c.chunk_seen), false))
 FROM outbox_cursors c ORDER BY c.relay`
 
 // Cursors returns the cursors of all relays, in the caller's transaction.

@@ -107,7 +107,7 @@ func (b *batch) query(
 		pipeline.Queue(allowLong, strconv.FormatInt(timeout.Milliseconds(), 10))
 	}
 
-	before := pipeline.Len()
+	before := pipeline.Len() // the statements whose answers come first
 	pipeline.Queue(sql, args...)
 	pipeline.Queue(`COMMIT`)
 
@@ -159,8 +159,9 @@ func (b *batch) add(row [][]byte) error {
 		b.snapshot, b.timeline = string(row[0]), int64(binary.BigEndian.Uint64(row[1]))
 	}
 
+	// One string for the three texts: one allocation.
 	var room [128]byte
-	text := string(append(append(append(room[:0], kind...), row[5]...), row[7]...)) // one allocation
+	text := string(append(append(append(room[:0], kind...), row[5]...), row[7]...))
 	rest := text[len(kind):]
 	b.found = append(b.found, Message{
 		ID:            int64(binary.BigEndian.Uint64(id)),

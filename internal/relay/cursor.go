@@ -36,6 +36,7 @@ func behind(p Position, limit int) (sql string, args []any) {
 	const selected = `SELECT (SELECT pg_current_snapshot()::text), (SELECT ` + timeline + `), u.id, u.event_id,
   u.aggregate_type, u.aggregate_id, u.aggregate_version, u.event_type, u.payload, u.headers::text, u.created_at FROM (`
 	args = []any{p.Last, p.Seen}
+	// Between chunks new rows wait, and the set of stragglers is that of the first chunk.
 	fresh, chunk := fmt.Sprintf(`
   (SELECT %s FROM outbox_events WHERE id > $1 ORDER BY id LIMIT %d)
   UNION ALL`, columns, limit), ""

@@ -6,7 +6,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // An event that the broker refuses becomes a dead letter, and its aggregate is parked: events
@@ -98,37 +97,13 @@ func (t *term) sent(ctx context.Context, ids []int64) error {
 	return t.exec(ctx, readTimeout, "mark dead letters", markSent, t.relay, t.token, t.holder, ids)
 }
 
-// released reports whether dead letters wait to be sent by a relay at position p.
-func released(ctx context.Context, db *pgxpool.Pool, relay string, p Position) (any bool, err error) {
-	if p.ChunkSeen != "" {
-		return false, nil // what it has passed is known after the last chunk
-	}
-
-	ctx, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
-	if err := db.QueryRow(ctx, anyReleased, relay, p.Last, p.Seen).Scan(&any); err != nil {
-		return false, fmt.Errorf("look for released dead letters: %w", err)
-	}
-
-	return any, nil
-}
-
-// readReleased fills b with dead letters that wait to be sent, in order.
-func (t *term) readReleased(ctx context.Context, b *batch, limit int) error {
-	args := []any{t.relay, t.at.Last, t.at.Seen, limit + 1}
-	err := b.query(ctx, t.db, readTimeout, limit, readReleased, args...)
-	if err != nil {
-		return fmt.Errorf("read dead letters: %w", err)
-	}
-	return nil
-}
-
 // hold finds out what is not sent in this term.
 func (l *leader) hold(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	l.parked, l.skipped = map[aggregate]int64{}, map[int64]bool{}
 
+	// Both come from one statement, so no decision of an operator falls in between.
 	var of aggregate
 	var id int64
 	var skipped bool

@@ -34,7 +34,6 @@ type leader struct {
 	target  Position                // of the last move
 	covered int                     // events that this move covers
 	moving  chan error              // the result of this move; nil: there is none to wait for
-	moved   bool                    // whether the cursor ever moved
 	total   Ahead                   // what was acknowledged in this term
 	marks   []Ahead                 // total at the last places that the cursor was moved to
 }
@@ -139,8 +138,8 @@ func (l *leader) open(ctx context.Context) error {
 		return &BrokerError{err}
 	}
 
+	// From here on, no earlier term can publish, as far as the broker can tell them apart.
 	l.publisher = publisher
-
 	if err := l.term.begin(ctx, kept); err != nil {
 		return err
 	}
@@ -192,11 +191,22 @@ func (l *leader) readAhead(ctx context.Context, p Position, limit int, found cha
 
 // watch ends the term when dead letters wait to be sent.
 func (l *leader) watch(ctx context.Context) error {
-	any, err := released(ctx, l.DB, l.Name, l.acked)
-	if err == nil && any {
-		err = errReleased
+	if l.acked.ChunkSeen != "" {
+		return nil // what the cursor has passed is known after the last chunk
 	}
-	return err
+
+	ctx, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var wait bool
+	err := l.DB.QueryRow(ctx, anyReleased, l.Name, l.acked.Last, l.acked.Seen).Scan(&wait)
+	switch {
+	case err != nil:
+		return fmt.Errorf("look for released dead letters: %w", err)
+	case wait:
+		return errReleased
+	}
+
+	return nil
 }
 
 // publish sends a batch, except events of parked aggregates, and lets the cursor follow. A crash
@@ -211,8 +221,10 @@ func (l *leader) publish(ctx context.Context, b *batch) error {
 		l.startMove(ctx)
 	}
 
+	// The progress sums up what the broker has beyond each of the cursor's last places: by it, the next
+	// term recognises a database that lost moves, but no events.
 	var total Ahead
-	_, err := l.send(ctx, b.messages(), func(sent []Message) Progress {
+	sent, err := l.send(ctx, b.messages(), func(sent []Message) Progress {
 		next := l.term.progress(b.next)
 		total = l.total
 		total.Batches = b.next.Batches
@@ -229,8 +241,9 @@ func (l *leader) publish(ctx context.Context, b *batch) error {
 		return next
 	})
 	if err != nil {
-		if n := durable(err); n > 0 { // the term ends, but what is acknowledged needs no repeating
-			l.acked = b.upTo(n)
+		if n := len(sent); n > 0 { // the term ends, but what is acknowledged needs no repeating
+			is := func(m Message) bool { return m.ID == sent[n-1].ID }
+			l.acked = b.upTo(slices.IndexFunc(b.found, is) + 1)
 		}
 		return err
 	}
@@ -267,20 +280,19 @@ func (l *leader) startMove(ctx context.Context) {
 func (l *leader) awaitMove() (err error) {
 	if l.moving != nil {
 		err = <-l.moving
-		l.moving, l.moved, l.unmoved = nil, l.moved || err == nil, l.unmoved-l.covered
+		l.moving, l.unmoved = nil, l.unmoved-l.covered
 	}
 	return err
 }
 
 // finish moves the cursor behind all that is acknowledged, even when the term ends in a failure.
 func (l *leader) finish(ctx context.Context) error {
-	if err := l.awaitMove(); err != nil || l.acked == l.target {
+	if err := l.awaitMove(); err != nil {
 		return err
 	}
 
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), settleTimeout)
 	defer cancel()
-	err := l.term.move(ctx, l.acked)
-	l.moved = l.moved || err == nil
-	return err
+	l.startMove(ctx)
+	return l.awaitMove()
 }

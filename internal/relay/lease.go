@@ -64,18 +64,15 @@ WHERE c.relay = $1 AND d.datname = current_database()`
 // The token stops a leader that was replaced. Batches and timeline stop one whose database failed
 // over and lost the newest transactions: ids that it has read are given to events that it has not.
 // Such a failover gives out tokens again, too, so holder is one run of one process. A lease that
-// was given back stays given back, even if a late statement arrives.
-const led = `
-WHERE relay = $1 AND fencing_token = $2 AND holder = $3 AND batches = $4 AND lease_until > '-infinity'
-  AND ` + timeline + ` = $5`
-
+// was given back stays given back, even if a late statement arrives. A renewal moves the cursor to
+// where it is.
 const moveCursor = `
 UPDATE outbox_cursors SET batches = $7, last_id = $8, seen = $9::text::pg_snapshot,
     chunk_after = nullif($10::bigint, 0), chunk_seen = nullif($11, '')::pg_snapshot,
-    moved_at = clock_timestamp(), lease_until = clock_timestamp() + $6::interval` + led
-
-const renewLease = `
-UPDATE outbox_cursors SET lease_until = clock_timestamp() + $6::interval` + led
+    moved_at = CASE batches WHEN $7 THEN moved_at ELSE clock_timestamp() END,
+    lease_until = clock_timestamp() + $6::interval
+WHERE relay = $1 AND fencing_token = $2 AND holder = $3 AND batches = $4 AND lease_until > '-infinity'
+  AND ` + timeline + ` = $5`
 
 const releaseLease = `
 UPDATE outbox_cursors SET lease_until = '-infinity'
@@ -112,6 +109,7 @@ func elect(
 			&is.SystemIdentifier, &is.DatabaseOID, &is.Epoch, &is.Timeline)
 	}
 	err := look()
+	// The first relay of a name makes its cursor.
 	if errors.Is(err, pgx.ErrNoRows) {
 		if _, err = db.Exec(ctx, ensureCursor, relay); err == nil {
 			err = look()
@@ -128,6 +126,7 @@ func elect(
 		return nil, ErrRestored
 	}
 
+	// Crash point: with the lease taken and nothing done, the others wait until it has run out.
 	err = db.QueryRow(ctx, takeLease, relay, holder, lease).
 		Scan(&t.token, &t.at.Batches, &t.at.Last, &t.at.Seen, &t.at.ChunkAfter, &t.at.ChunkSeen)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -161,30 +160,24 @@ func (t *term) heartbeat(ctx context.Context) error {
 func (t *term) renew(ctx context.Context) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.update(ctx, t.lease/3, "renew lease", renewLease)
+	return t.put(ctx, t.lease/3, t.at)
 }
 
 // move puts the cursor at p, behind what the broker has acknowledged, and renews the lease.
 func (t *term) move(ctx context.Context, p Position) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	err := t.update(ctx, max(t.remaining(), t.lease/3), "move cursor", moveCursor,
+	return t.put(ctx, max(t.remaining(), t.lease/3), p)
+}
+
+func (t *term) put(ctx context.Context, limit time.Duration, p Position) error {
+	// The lease runs from before the statement: it may have waited.
+	begun := time.Now()
+	err := t.exec(ctx, limit, "move cursor", moveCursor,
+		t.relay, t.token, t.holder, t.at.Batches, t.identity.Timeline, t.lease,
 		p.Batches, p.Last, p.Seen, p.ChunkAfter, p.ChunkSeen)
 	if err == nil {
 		t.at = p
-	}
-
-	return err
-}
-
-func (t *term) update(
-	ctx context.Context, limit time.Duration, doing, sql string, args ...any,
-) error {
-	// The lease runs from before the statement: it may have waited.
-	begun := time.Now()
-	known := []any{t.relay, t.token, t.holder, t.at.Batches, t.identity.Timeline, t.lease}
-	err := t.exec(ctx, limit, doing, sql, append(known, args...)...)
-	if err == nil {
 		t.renewed.Store(&begun)
 	}
 

@@ -42,7 +42,7 @@ func (a *Ahead) add(event uuid.UUID) {
 // it has all events.
 const maxMarks = 8
 
-// The events that the second position has passed and the first has not, found as newStatements
+// The events that the second position has passed and the first has not, found as behind
 // does. Rows that the second position's snapshots do not show are left out by the index: they may be
 // all that was written in an absence of days. An event that was passed and not sent is a dead letter.
 // If the database lost that, nothing would ever send it.

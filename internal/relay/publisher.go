@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"fmt"
 )
 
@@ -37,15 +36,6 @@ func (e *BatchError) Error() string {
 }
 
 func (e *BatchError) Unwrap() error { return e.Err }
-
-// durable returns how many at the beginning of a batch the broker has, although publishing it
-// failed.
-func durable(err error) int {
-	if failed, is := errors.AsType[*BatchError](err); is {
-		return failed.Durable
-	}
-	return 0
-}
 
 // TopicError says that a topic is missing, or that the relay may not write to it. It is an outage:
 // the relay skips nothing and waits until the topic is usable.

@@ -70,11 +70,11 @@ func (r *Relay) Run(ctx context.Context) error {
 		if err == nil {
 			r.Log.InfoContext(ctx, "leading", "relay", r.Name, "holder", holder,
 				"fencing_token", term.token, "last_id", term.at.Last)
-			l := &leader{Relay: r, term: term, isolation: &isolation}
+			l, began := &leader{Relay: r, term: term, isolation: &isolation}, term.at
 			r.OnLeader(true)
 			err = l.lead(ctx)
 			r.OnLeader(false)
-			if l.moved {
+			if term.at != began {
 				failures = 0
 			}
 		}

@@ -4,13 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 )
 
-// send publishes messages, parks those that are certainly refused, and returns what was sent.
-// Durable in a BatchError counts messages of ms. next returns the progress once
-// sent are on the broker and the others of ms are dead letters.
+// send publishes messages, parks those that are certainly refused, and returns what was sent: what is
+// durable, if there is an error. next returns the progress once sent are on the broker and the others
+// of ms are dead letters.
 func (l *leader) send(
 	ctx context.Context, ms []Message, next func(sent []Message) Progress,
 ) ([]Message, error) {
@@ -38,8 +37,7 @@ func (l *leader) send(
 		case !failed.Refused || !failed.Unsent && len(sent) > 1:
 			// What failed must not repeat the others with it, again and again.
 			l.isolation.begin(sent, failed.Ahead)
-			failed.Durable = indexIn(ms, sent, failed.Durable)
-			return nil, err
+			return sent[:failed.Durable], err
 		}
 
 		// It was refused on its own. What is before it in the batch is sent in the next round.
@@ -76,14 +74,6 @@ func (l *leader) publishInTime(ctx context.Context, ms []Message, next Progress)
 	return nil
 }
 
-// indexIn returns where the n-th message of sent is in ms, which has parked ones as well.
-func indexIn(ms, sent []Message, n int) int {
-	if n == len(sent) {
-		return len(ms)
-	}
-	return slices.IndexFunc(ms, func(m Message) bool { return m.ID == sent[n].ID })
-}
-
 // split returns the messages to send, and the ids of those that belong to parked aggregates.
 func (l *leader) split(ms []Message) (out []Message, parked []int64) {
 	if len(l.parked)+len(l.skipped) == 0 {
@@ -109,21 +99,20 @@ func (l *leader) resend(ctx context.Context) error {
 	l.parked = map[aggregate]int64{}
 	b, limit := batch{}, l.isolation.limit(l.Batch)
 	for l.term.at.ChunkSeen == "" {
-		if err := l.term.readReleased(ctx, &b, limit); err != nil {
-			return err
+		at := l.term.at
+		err := b.query(ctx, l.DB, readTimeout, limit, readReleased, l.Name, at.Last, at.Seen, limit+1)
+		if err != nil {
+			return fmt.Errorf("read dead letters: %w", err)
 		}
 		if b.n == 0 {
 			break
 		}
 
 		sent, err := l.send(ctx, b.messages(), func(sent []Message) Progress {
-			next := l.term.progress(l.term.at)
+			next := l.term.progress(at)
 			next.Resent = ids(sent)
 			return next
 		})
-		if n := durable(err); n > 0 {
-			sent, _ = l.split(b.found[:n])
-		}
 		// Crash point: sent but not noted. They are sent again, unless the Publisher kept progress
 		// with them.
 		if noted := l.term.sent(ctx, ids(sent)); noted != nil {

@@ -182,8 +182,11 @@ func (p *publisher) open(ctx context.Context) (*relay.Progress, error) {
 	}
 
 	kept, err := p.readProgress(ctx)
+	if errors.Is(err, kerr.TopicAuthorizationFailed) {
+		err = &relay.TopicError{Topic: p.progressTopic, Err: err}
+	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read progress: %w", err)
 	}
 
 	return kept, p.compareCounts(ctx)

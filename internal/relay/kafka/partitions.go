@@ -23,6 +23,7 @@ import (
 // count notes the partitions of the batch's topics that have no events yet, before the batch is
 // sent or with it.
 func (p *publisher) count(ctx context.Context, batch []*kgo.Record) error {
+	// Almost always all topics have a number, and nothing is asked.
 	fresh := map[string]bool{}
 	for _, r := range batch {
 		if p.counts[r.Topic] == 0 {
@@ -64,11 +65,12 @@ func (p *publisher) compareCounts(ctx context.Context) error {
 		if n == sent {
 			continue
 		}
+		// The number was noted before the first event, which may never have been sent.
 		empty, err := p.isEmpty(ctx, topic)
 		switch {
 		case err != nil:
 			return err
-		case empty && n > sent: // noted as it grew; the first event notes it again
+		case empty && n > sent: // the first event notes the number again
 			delete(p.counts, topic)
 			continue
 		}
@@ -108,6 +110,7 @@ func (p *publisher) isEmpty(ctx context.Context, topic string) (bool, error) {
 func (p *publisher) countPartitions(
 	ctx context.Context, topics iter.Seq[string],
 ) (counts map[string]int32, forbidden string, err error) {
+	// Asked directly: the client's own knowledge may be as old as metadataMaxAge.
 	request := kmsg.NewPtrMetadataRequest()
 	for name := range topics {
 		topic := kmsg.NewMetadataRequestTopic()

@@ -3,11 +3,9 @@ package kafka
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/oncepay/oncepay/internal/relay"
@@ -49,7 +47,7 @@ func (p *publisher) keep(ctx context.Context, at *relay.Progress) error {
 func (p *publisher) readProgress(ctx context.Context) (*relay.Progress, error) {
 	end, err := p.mark(ctx)
 	if err != nil {
-		return nil, p.readError(err)
+		return nil, err
 	}
 
 	// A window without progress is followed by a larger one.
@@ -58,7 +56,7 @@ func (p *publisher) readProgress(ctx context.Context) (*relay.Progress, error) {
 		record, err := p.readLast(ctx, from, end)
 		switch {
 		case err != nil:
-			return nil, p.readError(err)
+			return nil, err
 		case record == nil && from > 0:
 			continue
 		case record == nil || record.Value == nil: // nothing was kept, or it was deleted
@@ -67,8 +65,7 @@ func (p *publisher) readProgress(ctx context.Context) (*relay.Progress, error) {
 
 		kept := keptProgress{Partitions: p.counts}
 		if err := json.Unmarshal(record.Value, &kept); err != nil {
-			return nil, fmt.Errorf("read progress: offset %d of %s: %w",
-				record.Offset, record.Topic, err)
+			return nil, fmt.Errorf("offset %d of %s: %w", record.Offset, record.Topic, err)
 		}
 		p.last = kept.Progress
 		return kept.Progress, nil
@@ -124,11 +121,4 @@ func (p *publisher) readLast(ctx context.Context, from, end int64) (last *kgo.Re
 			}
 		}
 	}
-}
-
-func (p *publisher) readError(err error) error {
-	if errors.Is(err, kerr.TopicAuthorizationFailed) {
-		err = &relay.TopicError{Topic: p.progressTopic, Err: err}
-	}
-	return fmt.Errorf("read progress: %w", err)
 }

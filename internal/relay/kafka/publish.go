@@ -36,15 +36,14 @@ type publisher struct {
 
 // Publish implements relay.Publisher. All records are produced at once; a key is on one partition,
 // in order.
-func (p *publisher) Publish(ctx context.Context, batch []relay.Message, next relay.Progress) error {
-	err := p.publish(ctx, batch, next)
-	if err != nil && ctx.Err() != nil { // the client is closed, and err may say only that
-		return fmt.Errorf("%w: %w", context.Cause(ctx), err)
-	}
-	return err
-}
-
-func (p *publisher) publish(ctx context.Context, batch []relay.Message, next relay.Progress) error {
+func (p *publisher) Publish(
+	ctx context.Context, batch []relay.Message, next relay.Progress,
+) (err error) {
+	defer func() {
+		if err != nil && ctx.Err() != nil { // the client is closed, and err may say only that
+			err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		}
+	}()
 	// The client waits for records on their way beyond the end of ctx, possibly without limit. It
 	// is not used again after an error, so close it: the term must be able to end.
 	defer context.AfterFunc(ctx, p.close)()
