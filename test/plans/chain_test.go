@@ -48,7 +48,7 @@ func (s *service) publish(t *testing.T) {
 	})
 
 	s.appendEvents(t, "before", 1)
-	s.wantSent(t, "relay", "SET lease_until = clock_timestamp()") // it renews while the broker is away
+	s.wantSent(t, "relay", "moved_at = CASE batches") // it renews while the broker is away
 	testenv.Eventually(t, patience, b.asked.atLeast(1))
 	if _, err := owner.Exec(t.Context(), catchUp); err != nil {
 		t.Fatal(err)
