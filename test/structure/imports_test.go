@@ -69,8 +69,9 @@ var table = map[string]rule{
 		[]string{pgx, uuid, "golang.org/x/sync"},
 	},
 	"tools/mutants":  {nil, []string{}},
-	"tools/bench":    {[]string{"internal/*", "migrations"}, []string{pgx, uuid, kgo, "github.com/HdrHistogram/hdrhistogram-go", "golang.org/x/sync"}},
-	"tools/soak":     {[]string{"internal/*", "migrations"}, []string{pgx, uuid, kgo, "github.com/HdrHistogram/hdrhistogram-go", "golang.org/x/sync"}},
+	"tools/rig":      {[]string{"internal/embedded", "internal/testenv", "internal/traffic", "migrations"}, []string{pgx, kgo, prom, "github.com/HdrHistogram/hdrhistogram-go"}},
+	"tools/bench":    {[]string{"internal/*", "tools/rig"}, []string{pgx, uuid, kgo, prom, "golang.org/x/sync"}},
+	"tools/soak":     {[]string{"internal/*", "tools/rig"}, []string{pgx, uuid, kgo, "golang.org/x/sync"}},
 	"test/pgproxy":   {nil, []string{pgx}},
 	"test/plans":     {nil, nil},
 	"test/servers":   {[]string{"internal/testenv", "internal/embedded"}, nil},
@@ -81,12 +82,13 @@ var table = map[string]rule{
 
 // onlyFor lists packages that no other program than those named may contain.
 var onlyFor = map[string][]string{
-	"internal/testenv":   {"test/servers", "tools/bench"},
-	"internal/embedded":  {"cmd/demo", "tools/bench", "tools/soak", "internal/testenv", "test/servers"},
+	"internal/testenv":   {"test/servers", "tools/rig", "tools/bench", "tools/soak"},
+	"internal/embedded":  {"cmd/demo", "tools/rig", "tools/bench", "tools/soak", "internal/testenv", "test/servers"},
 	"test/pgproxy":       {"test/e2e"},
 	"internal/process":   {"cmd/demo", "tools/bench", "tools/soak", "test/e2e"},
 	"internal/invariant": {"cmd/demo", "tools/bench", "tools/soak", "test/e2e", "internal/traffic"},
-	"internal/traffic":   {"cmd/demo", "tools/soak"},
+	"internal/traffic":   {"cmd/demo", "tools/rig", "tools/bench", "tools/soak"},
+	"tools/rig":          {"tools/bench", "tools/soak"},
 }
 
 func TestPackagesImportWhatTheTableAllowsAndNothingElse(t *testing.T) {

@@ -3,8 +3,11 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/oncepay/oncepay/tools/rig"
 )
 
 const (
@@ -14,7 +17,8 @@ const (
 	fillBatch    = 1000 // events of one transaction of a backlog
 )
 
-// A payload is JSON of 400 bytes, a quarter of it random, that begins with the event's number: see numberOf.
+// A payload is JSON of 400 bytes, a quarter of it random, that begins with the event's number: see
+// numberOf.
 const payloadFunction = `
 CREATE FUNCTION bench_payload(n bigint) RETURNS bytea LANGUAGE sql IMMUTABLE AS $$
   SELECT convert_to(rpad('{"n":"' || lpad(n::text, 10, '0') || '","payment_id":"' || md5(n::text) ||
@@ -23,53 +27,50 @@ CREATE FUNCTION bench_payload(n bigint) RETURNS bytea LANGUAGE sql IMMUTABLE AS 
     398, 'Invoice 2026-001742, October. ') || '"}', 'UTF8')
 $$`
 
-// Ids and xids are drawn by the table.
-const fillTable = `
-INSERT INTO %s (aggregate_type, aggregate_id, event_type, payload)
-SELECT 'payments', 'account-' || n %% $3, 'payment.completed', bench_payload(n) FROM generate_series($1::bigint, $2::bigint) n ORDER BY n`
-
-// fill writes events with the numbers from up to before until, then leaves the table as autovacuum and a checkpoint would.
-func fill(ctx context.Context, database, table string, from, until int) error {
-	conn, err := connect(ctx, database)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	if _, err := conn.Exec(ctx, `SET synchronous_commit = off`); err != nil {
-		return fmt.Errorf("fill %s: %w", table, err)
-	}
-	if from == 0 && table == tutorialTable {
-		if _, err := conn.Exec(ctx, `TRUNCATE `+table); err != nil {
-			return fmt.Errorf("empty %s: %w", table, err)
-		}
-	}
-	for ; from < until; from += fillBatch {
-		if _, err := conn.Exec(ctx, fmt.Sprintf(fillTable, table), from, min(from+fillBatch, until)-1, aggregates); err != nil {
-			return fmt.Errorf("fill %s: %w", table, err)
-		}
-	}
-	for _, sql := range []string{`VACUUM ANALYZE ` + table, `CHECKPOINT`} {
-		if _, err := conn.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("fill %s: %w", table, err)
-		}
-	}
-	return nil
-}
-
+// The table draws ids and xids.
 const insertEvents = `
 INSERT INTO %s (aggregate_type, aggregate_id, event_type, payload)
-SELECT 'payments', key, 'payment.completed', bench_payload(n) FROM unnest($1::bigint[], $2::text[]) WITH ORDINALITY t(n, key, i) ORDER BY i`
+SELECT 'payments', coalesce($3, 'account-' || n %% $2::int), 'payment.completed', bench_payload(n)
+FROM unnest($1::bigint[]) WITH ORDINALITY t(n, i) ORDER BY i`
 
-// insert writes events in one transaction: that of conn, or one of their own.
-func insert(ctx context.Context, conn *pgx.Conn, table string, numbers []int64, keys []string) error {
-	if _, err := conn.Exec(ctx, fmt.Sprintf(insertEvents, table), numbers, keys); err != nil {
+// insert writes events in one transaction: that of conn, or one of their own. Without an aggregate
+// it goes round all.
+func insert(ctx context.Context, conn *pgx.Conn, table string, numbers []int64, aggregate *string) error {
+	sql := fmt.Sprintf(insertEvents, table)
+	if _, err := conn.Exec(ctx, sql, numbers, aggregates, aggregate); err != nil {
 		return fmt.Errorf("insert events: %w", err)
 	}
 	return nil
 }
 
-// keyOf names the aggregate of an event as fillTable does.
-func keyOf(number int) string { return fmt.Sprintf("account-%d", number%aggregates) }
+// fill writes events with the numbers from up to before until, then leaves the table as autovacuum
+// and a checkpoint would.
+func fill(ctx context.Context, url, table string, from, until int) error {
+	conn, err := rig.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+
+	before := `SET synchronous_commit = off`
+	if table == tutorialTable {
+		before += `; TRUNCATE ` + table
+	}
+	if _, err := conn.Exec(ctx, before); err != nil {
+		return fmt.Errorf("fill %s: %w", table, err)
+	}
+
+	for from < until {
+		var numbers []int64
+		for ; from < until && len(numbers) < fillBatch; from++ {
+			numbers = append(numbers, int64(from))
+		}
+		if err := insert(ctx, conn, table, numbers, nil); err != nil {
+			return err
+		}
+	}
+	return rig.Execute(ctx, url, `VACUUM ANALYZE `+table, `CHECKPOINT`)
+}
 
 // numberOf reads the number of an event from its payload; -1: there is none.
 func numberOf(payload []byte) int {
@@ -77,23 +78,16 @@ func numberOf(payload []byte) int {
 	if len(payload) < before+digits {
 		return -1
 	}
-	n := 0
-	for _, c := range payload[before : before+digits] {
-		if c < '0' || c > '9' {
-			return -1
-		}
-		n = 10*n + int(c-'0')
+	n, err := strconv.ParseUint(string(payload[before:before+digits]), 10, 63)
+	if err != nil {
+		return -1
 	}
-	return n
+	return int(n)
 }
 
-const rowsTouched = `SELECT coalesce(sum(n_tup_upd + n_tup_del), 0)::bigint FROM pg_stat_all_tables WHERE relname LIKE $1 || '%'`
-
-// touched counts the rows of an outbox that were updated or deleted: each left a dead one. Vacuum does not make it forget. It is exact when the
-// sessions that did it have ended.
-func touched(ctx context.Context, conn *pgx.Conn, table string) (n int64, err error) {
-	if err := conn.QueryRow(ctx, rowsTouched, table).Scan(&n); err != nil {
-		return 0, fmt.Errorf("count dead rows: %w", err)
-	}
-	return n, nil
+// deadRows counts the rows of an outbox that were updated or deleted, each of which left a dead
+// one. Vacuum does not make it forget. It is exact when the sessions that did it have ended.
+func deadRows(ctx context.Context, url, table string) (int64, error) {
+	return rig.Query[int64](ctx, url, `
+SELECT coalesce(sum(n_tup_upd + n_tup_del), 0)::bigint FROM pg_stat_all_tables WHERE relname LIKE $1 || '%'`, table)
 }

@@ -2,14 +2,38 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
+	"fmt"
+	"io"
 	"math"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
+	dto "github.com/prometheus/client_model/go"
+
+	"github.com/oncepay/oncepay/internal/process"
+	"github.com/oncepay/oncepay/internal/embedded"
+	"github.com/oncepay/oncepay/tools/rig"
 )
+
+// api shows these metrics, one text after the other.
+func api(t *testing.T, texts ...string) *process.Process {
+	t.Helper()
+	shown := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, texts[shown])
+		shown++
+	}))
+	t.Cleanup(server.Close)
+	return &process.Process{Admin: strings.TrimPrefix(server.URL, "http://")}
+}
 
 const scraped = `# HELP claim_seconds Time.
 # TYPE claim_seconds histogram
@@ -18,16 +42,39 @@ claim_seconds_bucket{le="0.001"} 99
 claim_seconds_bucket{le="+Inf"} 100
 claim_seconds_sum 0.5
 claim_seconds_count 100
-claim_seconds_more_bucket{le="0.0005"} 7
 `
 
-func TestAQuantileOfAHistogramIsTheBoundThatIsNotExceeded(t *testing.T) {
+const empty = `# TYPE claim_seconds histogram
+claim_seconds_bucket{le="0.0005"} 0
+claim_seconds_bucket{le="0.001"} 0
+claim_seconds_bucket{le="+Inf"} 0
+claim_seconds_sum 0
+claim_seconds_count 0
+`
+
+// between is a histogram between two looks.
+func between(t *testing.T, name string, texts ...string) (histogram, error) {
+	t.Helper()
+	var c cost
+	p := api(t, texts...)
+	for _, m := range []*map[string]*dto.MetricFamily{&c.before, &c.after} {
+		var err error
+		if *m, err = rig.Metrics(t.Context(), p.Admin); err != nil {
+			return histogram{}, err
+		}
+	}
+	return c.histogram(name)
+}
+
+func TestHistogramQuantileIsTheLeastBound(t *testing.T) {
 	t.Parallel()
-	h, err := histogramOf(scraped, "claim_seconds")
+	h, err := between(t, "claim_seconds", empty, scraped)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for q, want := range map[float64]float64{.05: .0005, .1: .0005, .11: .001, .99: .001, .991: math.Inf(1), 1: math.Inf(1)} {
+	for q, want := range map[float64]float64{
+		.05: .0005, .1: .0005, .11: .001, .99: .001, .991: math.Inf(1), 1: math.Inf(1),
+	} {
 		if got := h.atMost(q); got != want {
 			t.Errorf("the quantile %g is at most %g, want %g", q, got, want)
 		}
@@ -35,32 +82,38 @@ func TestAQuantileOfAHistogramIsTheBoundThatIsNotExceeded(t *testing.T) {
 	if h.count() != 100 || h.mean() != .005 {
 		t.Errorf("count %g, mean %g", h.count(), h.mean())
 	}
-	later, err := histogramOf(strings.NewReplacer(" 10\n", " 10\n", " 99\n", " 102\n", " 100\n", " 104\n", " 0.5\n", " 0.7\n").Replace(scraped), "claim_seconds")
-	if err != nil {
+
+	later := strings.NewReplacer(" 99\n", " 102\n", " 100\n", " 104\n", " 0.5\n", " 0.7\n").Replace(scraped)
+	if h, err = between(t, "claim_seconds", scraped, later); err != nil {
 		t.Fatal(err)
 	}
-	since := later.since(h)
-	if since.count() != 4 || since.atMost(.75) != .001 || !math.IsInf(since.atMost(.76), 1) || math.Abs(since.sum-.2) > 1e-9 {
-		t.Errorf("what came after: %+v", since)
+	if h.count() != 4 || h.atMost(.75) != .001 || !math.IsInf(h.atMost(.76), 1) || math.Abs(h.mean()-.05) > 1e-9 {
+		t.Errorf("what came after: %+v", h)
 	}
-	if q := h.since(h).atMost(.99); !math.IsNaN(q) {
-		t.Errorf("the quantile of nothing is %g", q)
+	h, err = between(t, "claim_seconds", scraped, scraped)
+	if q := h.atMost(.99); err != nil || !math.IsNaN(q) {
+		t.Errorf("the quantile of nothing is %g, %v", q, err)
 	}
 }
 
-func TestAHistogramThatIsNotThereIsAnError(t *testing.T) {
+func TestMissingHistogramIsAnError(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
-		"nothing": "", "another": scraped, "no end": "x_bucket{le=\"1\"} 1\n", "no bound": "x_bucket{le=\"a\"} 1\n",
-		"no count": "x_bucket{le=\"+Inf\"} many\n", "labels": "x_bucket{le=\"1\",a=\"b\"} 1\n",
+		"nothing": "", "another": scraped, "no histogram": "x 7\n",
+		"no bound": "# TYPE x histogram\nx_bucket{le=\"a\"} 1\n",
+		"no count": "# TYPE x histogram\nx_bucket{le=\"+Inf\"} many\n",
+		"labels":   "# TYPE x histogram\nx_bucket{le=\"1\",a=\"b\"} 1\nx_bucket{le=\"1\",a=\"c\"} 1\n",
 	} {
-		if _, err := histogramOf(text, "x"); err == nil {
-			t.Errorf("%s: no error", name)
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if h, err := between(t, "x", text, text); err == nil {
+				t.Errorf("no error: %v", h)
+			}
+		})
 	}
 }
 
-func TestTheMedianIsOfWhatIsANumber(t *testing.T) {
+func TestMedian(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		values []float64
@@ -68,28 +121,54 @@ func TestTheMedianIsOfWhatIsANumber(t *testing.T) {
 	}{
 		{[]float64{3}, 3}, {[]float64{9, 1, 2}, 2}, {[]float64{4, 1, 3, 2}, 2.5}, {[]float64{math.NaN(), 5, 1, 3}, 3},
 	} {
-		if got := (figures{"x": c.values}).median("x"); got != c.want {
+		if got := median((figures{"x": c.values}).values(row{name: "x"}, "")); got != c.want {
 			t.Errorf("median of %v is %g, want %g", c.values, got, c.want)
 		}
 	}
 	for _, values := range [][]float64{nil, {math.NaN()}} {
-		if got := (figures{"x": values}).median("x"); !math.IsNaN(got) {
+		if got := median((figures{"x": values}).values(row{name: "x"}, "")); !math.IsNaN(got) {
 			t.Errorf("median of %v is %g", values, got)
 		}
 	}
 }
 
-func TestTheJSONHasEveryFigureAndNullForWhatWasNotMeasured(t *testing.T) {
+// A ratio of medians would be another number.
+func TestRatioIsOfTheSameRound(t *testing.T) {
 	t.Parallel()
-	f := figures{"ratio": {4, 4.123456, 5}, "rss_mib": {123.456}, "claim_p99_ms": {math.Inf(1)}}
-	var got map[string]any
-	if err := json.Unmarshal(f.json(always, map[string]any{"rounds": 3}), &got); err != nil {
+	f := figures{}
+	for _, round := range [][2]float64{{10, 1}, {1, 2}, {6, 3}} {
+		f.add("a", measured{"per_s": round[0]}, "_few")
+		f.add("b", measured{"per_s": round[1]}, "_few")
+	}
+	got := f.values(row{name: "ratio", of: "a_per_s / b_per_s"}, "_few")
+	if diff := cmp.Diff([]float64{10, .5, 2}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// members returns the JSON of a table.
+func members(t *testing.T, f figures, table []row) (got map[string]any) {
+	t.Helper()
+	object := map[string]any{}
+	f.show(io.Discard, table, "", object)
+	var out bytes.Buffer
+	writeJSON(&out, object)
+	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]any{"rounds": 3.0, "ratio": 4.12, "rss_mib": 123.0}
-	for _, name := range always {
-		if _, set := want[name]; !set {
-			want[name] = nil
+	return got
+}
+
+func TestJSONHasEveryFigure(t *testing.T) {
+	t.Parallel()
+	got := members(t, figures{
+		"group_per_s": {4, 4.123456, 5}, "single_per_s": {1, 1, 1}, "peak_rss_mib": {123.456},
+		"open_replay_claim_p99_ms": {math.Inf(1)},
+	}, intakeTable)
+	want := map[string]any{"ratio": 4.12, "group_per_s": 4.12, "single_per_s": 1.0, "rss_mib": 123.0}
+	for _, r := range intakeTable {
+		if _, set := want[r.name]; !set {
+			want[r.name] = nil
 		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -97,51 +176,114 @@ func TestTheJSONHasEveryFigureAndNullForWhatWasNotMeasured(t *testing.T) {
 	}
 }
 
-func TestCPUTimeIsReadWhateverAProgramCallsItself(t *testing.T) {
+// A row whose figure is never measured would be left out without a word.
+func TestEveryRowIsMeasured(t *testing.T) {
 	t.Parallel()
-	line := "42 (post) gres: (x) S 7 42 42 0 -1 4194560 100 200 0 0 150 50 30 20 20 0 1 0 12345 1000 100"
-	got, err := parseStat(line)
-	want := stat{parent: 7, time: 2 * time.Second, childrenTime: 500 * time.Millisecond}
-	if err != nil || got != want {
-		t.Errorf("%+v, %v, want %+v", got, err, want)
+	f := figures{}
+	load := measured{}
+	for _, what := range []string{
+		"per_s", "p50_ms", "p99_ms", "api_us", "postgres_us", "cpu_us", "generator_us", "wal_bytes",
+		"claim_p50_ms", "claim_p99_ms", "batch",
+	} {
+		load[what] = 1
 	}
-	for _, line := range []string{"", "42 (x) S 7 42", strings.Replace(line, "150", "many", 1)} {
-		if got, err := parseStat(line); err == nil {
-			t.Errorf("%q was taken for %+v", line, got)
+	for _, s := range scenarios {
+		for _, st := range s.stretches {
+			f.add(st.name, load, "")
+		}
+	}
+	for _, name := range []string{"stored", "stored_none", "stored_payments", "stored_payments_none"} {
+		f.add(name, load, "")
+	}
+	f.add("peak", measured{"rss_mib": 1}, "")
+	drained := measured{}
+	for _, what := range []string{"per_s", "relay_cpu_ms", "postgres_cpu_ms", "cpu_ms", "wal_bytes", "rss_mib", "dead_rows"} {
+		drained[what] = 1
+	}
+	for _, c := range []contender{ours, tutorial, exactlyOnce} {
+		f.add(c.name, drained, "")
+	}
+	f.add(ours.name, drained, "_backlog")
+	for _, p := range paces {
+		f.add(p.name, measured{"p50_ms": 1, "p99_ms": 1, "written_per_s": 1}, "")
+	}
+	f.add("idle", measured{"cpu": 1, "postgres_cpu": 1, "wal_bytes": 1}, "")
+	f.add("tutorial", measured{"duplicates": 1, "out_of_order": 1}, "")
+
+	for _, r := range slices.Concat(intakeTable, drainTable, relayTable) {
+		if len(f.values(r, "")) == 0 {
+			t.Errorf("%s: nothing measures %q", r.name, r.of)
 		}
 	}
 }
 
-func TestEveryWrongFlagIsOneClearLine(t *testing.T) {
+func TestSpentIsTheTimeOfEachProcess(t *testing.T) {
+	t.Parallel()
+	postgres, err := embedded.StartPostgres(t.Context(), embedded.PostgresOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer postgres.Stop(context.Background())
+	b := &bench{postgres: postgres}
+	if b.admin, err = rig.Connect(t.Context(), b.owner("postgres")); err != nil {
+		t.Fatal(err)
+	}
+	defer b.admin.Close(context.Background())
+
+	dir := t.TempDir()
+	script := "#!/bin/sh\necho '{\"msg\":\"busy started\"}' >&2\nwhile :; do :; done\n"
+	if err := os.WriteFile(filepath.Join(dir, "busy"), []byte(script), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	busy, err := process.Start(t.Context(), dir, "busy")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Kill()
+
+	// The program burns what Postgres does not.
+	work := func(sql string) cost {
+		c, err := b.cost(t.Context(), busy, func() error {
+			return rig.Execute(t.Context(), b.owner("postgres"), sql)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	if c := work(`SELECT pg_sleep(1)`); c.program < .1 || c.postgres > .2 || c.seconds < 1 || c.peak <= 0 || c.wal > 1e6 {
+		t.Errorf("asleep: %+v", c)
+	}
+	const busyPostgres = `CREATE TABLE t AS SELECT md5(n::text) FROM generate_series(1, 300000) n`
+	if c := work(busyPostgres); c.postgres < .1 || c.wal < 1e6 { // by a session that has ended
+		t.Errorf("at work: %+v", c)
+	}
+}
+
+func TestWrongFlagOfIntakeIsOneLine(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"":                                          "what is to be measured?",
-		"outtake":                                   `unknown benchmark "outtake"`,
-		"intake -fast":                              "flag provided but not defined: -fast",
-		"intake now":                                `unknown argument "now"`,
-		"intake -connections 0":                     "-connections must be 1 to 1000",
-		"intake -connections 1001":                  "-connections must be 1 to 1000",
-		"intake -connections many":                  "invalid value",
-		"intake -accounts 1":                        "-accounts must be 2 to 10000",
-		"intake -accounts 10001":                    "-accounts must be 2 to 10000",
-		"intake -duplicates -0.1":                   "-duplicates must be 0 to 0.9",
-		"intake -duplicates NaN":                    "-duplicates must be 0 to 0.9",
-		"intake -rate -5":                           "-rate must be 1 to 100000",
-		"intake -rate NaN":                          "-rate must be 1 to 100000",
-		"intake -seconds 0":                         "-seconds must be 1 to 600",
-		"intake -warmup -1":                         "-warmup must be 0 to 60",
-		"intake -rounds 0":                          "-rounds must be 1 to 50",
-		"intake -stored -1":                         "-stored must be 1000 to 100000000",
-		"intake -stored 999999999":                  "-stored must be 1000 to 100000000",
-		"intake -api LOG_LEVEL=warn":                "the benchmark sets it by itself",
-		"intake -api committers=4":                  "NAME=VALUE",
-		"intake -smoke -rounds 9":                   "-smoke decides by itself what -rounds asks for",
-		"intake -database-url nonsense://hunter2:y": "-database-url must be like postgres://",
-		"intake -database-url postgres://x@127.0.0.1:1/y -stored 1000": "leave out -database-url",
-		"intake -database-url postgres://u:hunter2@127.0.0.1:1/y":      "connect to Postgres:",
+		"":                           "expected intake or relay",
+		"outtake":                    `"outtake" is no benchmark`,
+		"intake -fast":               "flag provided but not defined: -fast",
+		"intake now":                 `unknown argument "now"`,
+		"intake -connections 0":      "for flag -connections: must be 1 to 1000",
+		"intake -connections 1001":   "for flag -connections: must be 1 to 1000",
+		"intake -connections many":   "invalid value",
+		"intake -accounts 1":         "for flag -accounts: must be 2 to 10000",
+		"intake -accounts 10001":     "for flag -accounts: must be 2 to 10000",
+		"intake -rate -5":            "for flag -rate: must be 0 to 100000",
+		"intake -rate NaN":           "for flag -rate: must be 0 to 100000",
+		"intake -seconds 0":          "for flag -seconds: must be 1 to 600",
+		"intake -rounds 0":           "for flag -rounds: must be 1 to 50",
+		"intake -stored -1":          "for flag -stored: must be 0 to 100000000",
+		"intake -stored 999999999":   "for flag -stored: must be 0 to 100000000",
+		"intake -api LOG_LEVEL=warn": "the benchmark sets it itself",
+		"intake -api committers=4":   "NAME=VALUE",
+		"intake -smoke -rounds 9":    "-smoke decides about -rounds",
 	} {
 		var stdout, stderr bytes.Buffer
-		code := run(t.Context(), strings.Fields(args), &stdout, &stderr)
+		code := rig.Run(t.Context(), "bench", strings.Fields(args), &stdout, &stderr, command)
 		said := stderr.String()
 		if code != 1 || !strings.Contains(said, want) || strings.Count(said, "\n") != 1 || strings.Contains(said, "hunter2") || stdout.Len() > 0 {
 			t.Errorf("bench %s: exit code %d, %q, want %q", args, code, said, want)
@@ -149,11 +291,11 @@ func TestEveryWrongFlagIsOneClearLine(t *testing.T) {
 	}
 }
 
-func TestTheHelpHasExamples(t *testing.T) {
+func TestHelpOfIntakeHasExamples(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{"-h", "--help", "intake -h"} {
 		var stdout, stderr bytes.Buffer
-		if code := run(t.Context(), strings.Fields(args), &stdout, &stderr); code != 0 || !strings.Contains(stdout.String(), "go run ./tools/bench intake") || stderr.Len() > 0 {
+		if code := rig.Run(t.Context(), "bench", strings.Fields(args), &stdout, &stderr, command); code != 0 || !strings.Contains(stdout.String(), "go run ./tools/bench intake") || stderr.Len() > 0 {
 			t.Errorf("bench %s: exit code %d\n%s%s", args, code, &stdout, &stderr)
 		}
 	}

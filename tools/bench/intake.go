@@ -5,212 +5,360 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"net"
 	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/oncepay/oncepay/internal/process"
+	"github.com/oncepay/oncepay/internal/invariant"
+	"github.com/oncepay/oncepay/internal/traffic"
+	"github.com/oncepay/oncepay/tools/rig"
 )
 
-// bench is one run of intake.
-type bench struct {
-	options
-	progress
-	dir    string // programs and logs
-	server *server
+// scenario is an API of its own on a fresh database, and the loads it gets one after the other.
+type scenario struct {
+	group     bool // group commit; else BATCH_MAX=1 with the best pool
+	limits    bool // the API's own limits for a tenant; else none is reached
+	stretches []stretch
+}
 
-	pool    int     // best for BATCH_MAX=1
-	best    float64 // what it reached
-	peak    float64 // memory of the API with group commit, MiB
-	figures figures
+// stretch is a load whose figures begin with its name.
+type stretch struct {
+	name        string
+	connections int  // 0: those of the flags
+	open        bool // open loop at the rate of the flags
+	replay      bool // repeat what the stretch before has paid
+	hot         bool // all to one account
+	quiet       bool // a second tenant that sends little
+	flood       bool // beside it, the first tenant sends all it can
+	smoke       bool // part of a smoke run
+	warm        time.Duration
+}
+
+const (
+	warm             = time.Second
+	floodConnections = 512 // more than a tenant's share
+	quietRate        = 50  // nothing beside the flood, and enough for a p99
+	quietConnections = 32
+)
+
+// scenarios are one round. What is compared is measured one right after the other.
+var scenarios = []scenario{
+	{stretches: []stretch{{name: "single", smoke: true}}},
+	{group: true, stretches: []stretch{{name: "group", smoke: true}, {name: "replay", replay: true}}},
+	{stretches: []stretch{{name: "single_1conn", connections: 1}}},
+	{group: true, stretches: []stretch{{name: "group_1conn", connections: 1}}},
+	{stretches: []stretch{{name: "open_single", open: true}}},
+	{group: true, stretches: []stretch{
+		{name: "open_group", open: true}, {name: "open_replay", open: true, replay: true},
+	}},
+	{group: true, limits: true, stretches: []stretch{
+		{name: "flood_alone", quiet: true}, {name: "flood", quiet: true, flood: true},
+	}},
+	{group: true, stretches: []stretch{{name: "hot", hot: true}}},
+}
+
+// intakeBench is one run of intake.
+type intakeBench struct {
+	*bench
+	shop, neighbour traffic.Seed
+	pool            int     // best for BATCH_MAX=1
+	peak            float64 // memory of the API with group commit, MiB
 }
 
 // intake is the benchmark from top to bottom.
 func intake(ctx context.Context, o options, stdout io.Writer) (err error) {
-	b := &bench{options: o, progress: progress{stdout, time.Now()}, figures: figures{}}
-	if b.dir, err = os.MkdirTemp("", "oncepay-bench-"); err != nil {
-		return fmt.Errorf("make a directory: %w", err)
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
-	b.server = &server{dir: b.dir, given: o.databaseURL}
-	if o.databaseURL != "" {
-		if err := b.server.inspect(ctx); err != nil { // before the minute that a first build takes
-			return err
-		}
-	}
-	b.say("building api and oncepay")
-	if err := process.Build(ctx, b.dir, nil, "api", "oncepay"); err != nil {
-		return err
-	}
-	b.say("starting Postgres and opening %d accounts", o.accounts)
-	defer func() { err = errors.Join(err, b.server.close()) }()
-	if err := b.server.open(ctx, o.accounts); err != nil {
-		return err
-	}
-	machine, err := b.server.machine(ctx)
+	started, err := start(ctx, o, stdout, "api", "oncepay")
+	defer func() { err = errors.Join(err, started.stop()) }()
 	if err != nil {
 		return err
 	}
-	b.say("%s", machine)
-	if err := b.findPool(ctx); err != nil {
+
+	b := &intakeBench{bench: started}
+	b.Say("%s", b.machine)
+	b.Say("opening %d accounts", b.accounts)
+	if b.shop, err = b.seed(ctx, tenant, b.accounts); err != nil {
 		return err
 	}
-	if b.rate == 0 {
-		b.rate = b.best / 2
+	if b.neighbour, err = b.seed(ctx, tenant+"-neighbour", 100); err != nil {
+		return err
 	}
-	for round := range o.rounds {
-		if err := b.round(ctx, round+1); err != nil {
+	if err := rig.Execute(ctx, b.owner(template), `VACUUM ANALYZE`); err != nil {
+		return err
+	}
+
+	if b.pool = 16; !b.smoke {
+		if err := b.findPool(ctx); err != nil {
 			return err
 		}
 	}
-	if !o.smoke {
-		if err := b.once(ctx); err != nil {
+	for round := range b.rounds {
+		for _, s := range scenarios {
+			if _, err := b.run(ctx, s); err != nil {
+				return fmt.Errorf("round %d: %w", round+1, err)
+			}
+		}
+	}
+	if b.stored > 0 {
+		if err := b.measureStored(ctx); err != nil {
 			return err
 		}
 	}
-	b.figures.add("rss_mib", b.peak)
-	b.report(machine)
-	if o.smoke && !(b.figures.median("ratio") >= 2) {
-		return fmt.Errorf("group commit is only %.2f times as fast: something is broken", b.figures.median("ratio"))
+
+	b.figures.add("peak", measured{"rss_mib": b.peak}, "")
+	b.report()
+	ratio := median(b.figures.values(row{of: "group_per_s / single_per_s"}, ""))
+	if b.smoke && !(ratio >= 2) {
+		return fmt.Errorf("group commit is only %.2f times as fast: something is broken", ratio)
 	}
 	return nil
 }
 
-// findPool tries how many connections BATCH_MAX=1 needs: it is to be compared at its best.
-func (b *bench) findPool(ctx context.Context) error {
-	if len(b.pools) == 1 {
-		b.pool = b.pools[0]
-		return nil
-	}
-	for _, pool := range b.pools {
-		m, err := b.single(ctx, setup{pool: pool}, stretch{connections: b.connections, warm: time.Second, long: 2 * time.Second})
+const (
+	tenant = "bench"
+	funds  = "1000000000000" // of each account: more than any run moves
+)
+
+// seed opens accounts in the database that is copied.
+func (b *intakeBench) seed(ctx context.Context, name string, accounts int) (traffic.Seed, error) {
+	return rig.Seed(ctx, b.dir, b.owner(template), []string{
+		"seed", "-tenant", name, "-client", "load", "-currency", "USD",
+		"-accounts", strconv.Itoa(accounts), "-fund", funds, "-json",
+	})
+}
+
+// findPool tries how many connections BATCH_MAX=1 needs: it is compared at its best.
+func (b *intakeBench) findPool(ctx context.Context) error {
+	best, chosen := 0.0, 0
+	for _, b.pool = range []int{4, 8, 16, 32, 64} {
+		name := fmt.Sprintf("pool of %d", b.pool)
+		m, err := b.run(ctx, scenario{stretches: []stretch{{name: name}}})
 		if err != nil {
-			return fmt.Errorf("find the best pool, %d connections: %w", pool, err)
+			return err
 		}
-		b.say("BATCH_MAX=1, DATABASE_POOL=%d: %.0f payments/s", pool, m.perSecond)
-		if m.perSecond > b.best {
-			b.best, b.pool = m.perSecond, pool
+		if m["per_s"] > best {
+			best, chosen = m["per_s"], b.pool
 		}
 	}
-	b.say("the best pool for BATCH_MAX=1 has %d connections", b.pool)
+
+	b.pool = chosen
+	b.Say("the best pool for BATCH_MAX=1 has %d connections", chosen)
+	if b.rate == 0 {
+		b.rate = int(best / 2)
+	}
 	return nil
 }
 
-// single measures one stretch in a session of its own.
-func (b *bench) single(ctx context.Context, to setup, st stretch) (m measured, err error) {
-	err = b.session(ctx, to, func(s *session) (err error) {
-		m, err = s.measure(ctx, st)
-		return err
+// run measures a scenario and returns its last stretch.
+func (b *intakeBench) run(ctx context.Context, s scenario) (m measured, err error) {
+	if b.smoke && !s.stretches[0].smoke {
+		return nil, nil
+	}
+	database, drop, err := b.fresh(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer drop()
+
+	err = b.session(ctx, s, database, func(api *session) error {
+		for _, st := range s.stretches {
+			if b.smoke && !st.smoke {
+				continue
+			}
+			st.warm = warm
+			if m, err = api.measure(ctx, st); err != nil {
+				return fmt.Errorf("%s: %w", st.name, err)
+			}
+		}
+		return nil
 	})
 	return m, err
 }
 
-// twice measures a stretch and then, in the same session, the replays of what it paid.
-func (b *bench) twice(ctx context.Context, to setup, st stretch) (first, replays measured, err error) {
-	err = b.session(ctx, to, func(s *session) (err error) {
-		if first, err = s.measure(ctx, st); err != nil {
-			return err
-		}
-		st.replay = first.keys
-		if replays, err = s.measure(ctx, st); err != nil {
-			return fmt.Errorf("replays: %w", err)
-		}
-		return nil
-	})
-	return first, replays, err
+// session is one API process on one database. What is measured in it is checked at its end.
+type session struct {
+	*intakeBench
+	group bool
+	api   *process.Process
+	paid  []uuid.UUID // in the last stretch
+	first int         // first answers so far
 }
 
-// round measures everything once. What is compared is measured one right after the other.
-func (b *bench) round(ctx context.Context, n int) error {
-	off, on, f := setup{pool: b.pool}, setup{group: true}, b.figures
-	closed := stretch{connections: b.connections, warm: b.warm(), long: b.window()}
+// session starts the API, lets do measure, stops the API and checks the books.
+func (b *intakeBench) session(
+	ctx context.Context, to scenario, database string, do func(*session) error,
+) error {
+	env := []string{
+		"HTTP_ADDR=127.0.0.1:0", "DATABASE_URL=" + b.postgres.URL("api_write", database),
+		"DATABASE_READ_URL=" + b.postgres.URL("api_read", database),
+	}
+	if !to.limits { // they are not what is measured
+		env = append(env, fmt.Sprintf("TENANT_MAX=%d", max(300, b.connections)))
+	}
+	env = append(env, b.variables...)
+	if !to.group { // last, so that it holds whatever -api says
+		env = append(env, "BATCH_MAX=1", fmt.Sprintf("COMMITTERS=%d", b.pool),
+			fmt.Sprintf("DATABASE_POOL=%d", b.pool))
+	}
 
-	single, err := b.single(ctx, off, closed)
+	before, err := rig.Query[int](ctx, b.owner(database), countPayments)
 	if err != nil {
-		return fmt.Errorf("round %d, closed loop, BATCH_MAX=1: %w", n, err)
+		return err
 	}
-	var group, replays measured
-	if b.smoke {
-		group, err = b.single(ctx, on, closed)
-	} else {
-		group, replays, err = b.twice(ctx, on, closed)
+	s := &session{intakeBench: b, group: to.group}
+	if s.api, err = process.Start(ctx, b.dir, "api", env...); err != nil {
+		return err
 	}
-	if err != nil {
-		return fmt.Errorf("round %d, closed loop, group commit: %w", n, err)
-	}
-	b.say("round %d, %d connections: %.0f payments/s, with group commit %.0f (%.1f a batch)", n, b.connections, single.perSecond, group.perSecond, group.batches.mean())
-	f.compareClosed(single, group)
-	if b.smoke {
-		return nil
-	}
-	f.add("replay_per_s", replays.perSecond)
-	f.add("replay_ratio", replays.perSecond/group.perSecond)
+	defer os.Remove(filepath.Join(b.dir, "api.log")) // a line for each request
+	defer s.api.Stop()
 
-	one := stretch{connections: 1, warm: b.warm(), long: b.window()}
-	if single, err = b.single(ctx, off, one); err != nil {
-		return fmt.Errorf("round %d, one connection, BATCH_MAX=1: %w", n, err)
+	if err := do(s); err != nil {
+		return err
 	}
-	if group, err = b.single(ctx, on, one); err != nil {
-		return fmt.Errorf("round %d, one connection, group commit: %w", n, err)
-	}
-	b.say("round %d, 1 connection: p50 %.2f ms, with group commit %.2f ms", n, single.quantile(50), group.quantile(50))
-	f.add("single_1conn_p50_ms", single.quantile(50))
-	f.add("group_1conn_p50_ms", group.quantile(50))
-	f.add("p50_ratio_1conn", group.quantile(50)/single.quantile(50))
-
-	open := stretch{connections: b.connections, rate: b.rate, warm: b.warm(), long: b.window()}
-	if single, err = b.single(ctx, off, open); err != nil {
-		return fmt.Errorf("round %d, open loop, BATCH_MAX=1: %w", n, err)
-	}
-	if group, replays, err = b.twice(ctx, on, open); err != nil {
-		return fmt.Errorf("round %d, open loop, group commit: %w", n, err)
-	}
-	b.say("round %d, %.0f payments/s in an open loop: p99 %.1f ms, with group commit %.1f ms, replays %.1f ms", n, b.rate, single.quantile(99), group.quantile(99), replays.quantile(99))
-	f.compareOpen(single, group, replays)
-
-	if err := b.flood(ctx, n); err != nil {
-		return fmt.Errorf("round %d, flood: %w", n, err)
-	}
-	if b.hot {
-		return nil
-	}
-	closed.hot = true
-	hot, err := b.single(ctx, on, closed)
-	if err != nil {
-		return fmt.Errorf("round %d, hot account: %w", n, err)
-	}
-	f.add("hot_per_s", hot.perSecond)
-	f.add("hot_ratio", hot.perSecond/f.last("group_per_s"))
-	b.say("round %d, hot account: %.0f payments/s", n, hot.perSecond)
-	return nil
+	s.api.Stop()
+	return checkBooks(ctx, b.owner(database), before, s.first)
 }
 
-// once measures what needs no rounds.
-func (b *bench) once(ctx context.Context) error {
-	short := stretch{connections: 1, warm: time.Second, long: time.Second}
-	err := b.session(ctx, setup{group: true, count: true}, func(s *session) error {
-		for _, n := range []int{1, b.connections} {
-			short.connections = n
-			m, err := s.measure(ctx, short)
-			if err != nil {
-				return err
-			}
-			b.say("%.2f statements a batch of %.1f payments", m.statements, m.batches.mean())
-			b.figures.add("statements_per_batch", m.statements)
-		}
-		return nil
+// load is a stretch as one tenant's.
+func (s *session) load(st stretch, from traffic.Seed) load {
+	l := load{
+		dial:        func() (net.Conn, error) { return net.Dial("tcp", s.api.Addr) },
+		payments:    newPayments(from, st.hot),
+		connections: st.connections, warmup: st.warm, window: s.window(), pause: pause,
+	}
+	if st.connections == 0 {
+		l.connections = s.connections
+	}
+	if st.open {
+		l.rate = s.rate
+	}
+	if st.replay {
+		l.replay = s.paid
+	}
+	if st.quiet {
+		l.window = l.window * 3 / 2
+	}
+	return l
+}
+
+// measure sends a stretch of load. Costs are for each request.
+func (s *session) measure(ctx context.Context, st stretch) (measured, error) {
+	l := s.load(st, s.shop)
+	noise := &result{}
+	var noiseErr error
+	var flood sync.WaitGroup
+	if st.flood {
+		loud := l
+		loud.connections, loud.refusals = floodConnections, true
+		flood.Go(func() { noise, noiseErr = loud.run(ctx, func(func()) {}) })
+	}
+	if st.quiet {
+		l.payments = newPayments(s.neighbour, false)
+		l.connections, l.rate = quietConnections, quietRate
+	}
+
+	var spent cost
+	var costErr error
+	t, err := l.run(ctx, func(wait func()) {
+		spent, costErr = s.cost(ctx, s.api, func() error { wait(); return nil })
 	})
+	flood.Wait()
+	s.paid = t.keys
+	s.first += len(t.keys) + len(noise.keys)
+
+	err = errors.Join(err, noiseErr, t.err(), noise.err(), costErr)
+	n := float64(t.latencies.TotalCount())
+	switch {
+	case err != nil:
+		return nil, err
+	case n == 0:
+		return nil, errors.New("no request was answered")
+	case st.flood && noise.refused == 0:
+		return nil, errors.New("nothing was refused: it is no flood")
+	}
+
+	claims, claimsErr := spent.histogram("idempotency_claim_seconds")
+	batches, batchesErr := spent.histogram("commit_batch_requests")
+	if err := errors.Join(claimsErr, batchesErr); err != nil {
+		return nil, err
+	}
+
+	// The counters are read at some milliseconds' distance from the edges of the window.
+	requests := n / l.window.Seconds() * spent.seconds
+	m := measured{
+		"per_s": n / l.window.Seconds(), "p50_ms": t.latencies.Millis(50), "p99_ms": t.latencies.Millis(99),
+		"api_us": 1e6 * spent.program / requests, "postgres_us": 1e6 * spent.postgres / requests,
+		"cpu_us":       1e6 * (spent.program + spent.postgres) / requests,
+		"generator_us": 1e6 * spent.own / requests, "wal_bytes": spent.wal / requests,
+		"claim_p50_ms": 1000 * claims.atMost(.5), "claim_p99_ms": 1000 * claims.atMost(.99),
+		"batch": batches.mean(),
+	}
+	if s.group {
+		s.peak = max(s.peak, spent.peak)
+	}
+	s.Say("%s: %.0f requests/s, p50 %.2f ms, p99 %.1f ms; log %.0f B, Postgres %.0f µs each", st.name,
+		m["per_s"], m["p50_ms"], m["p99_ms"], m["wal_bytes"], m["postgres_us"])
+	s.figures.add(st.name, m, "")
+	return m, nil
+}
+
+const countPayments = `SELECT count(*) FROM payments`
+
+// checkBooks proves a rate: since before, there is one payment for each of the first answers, and
+// each has its key, its event and balanced entries.
+func checkBooks(ctx context.Context, url string, before, first int) error {
+	now, err := rig.Query[int](ctx, url, countPayments)
 	if err != nil {
-		return fmt.Errorf("count statements: %w", err)
+		return err
 	}
-	if b.profile != "" {
-		st := stretch{connections: b.connections, warm: b.warm(), long: b.window(), profile: b.profile}
-		if _, err := b.single(ctx, setup{group: true}, st); err != nil {
-			return fmt.Errorf("profile: %w", err)
-		}
-		b.say("profile of the API: go tool pprof -top %s", b.profile)
+	var problems []error
+	if now-before != first {
+		problems = append(problems, fmt.Errorf(
+			"the books do not balance: %d first answers, but %d payments", first, now-before))
 	}
-	if b.stored > 0 {
-		return b.measureStored(ctx)
+
+	db, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return fmt.Errorf("check the books: %w", err)
 	}
-	return nil
+	defer db.Close()
+	// What was just written is not in the statistics, autovacuum is off, and a join planned by
+	// wrong numbers takes hours.
+	if _, err := db.Exec(ctx, `ANALYZE`); err != nil {
+		return fmt.Errorf("check the books: %w", err)
+	}
+	report, err := invariant.Check(ctx, invariant.Sources{DB: db}) // no topics: there is no relay here
+	if err != nil {
+		return err
+	}
+
+	wrong := report.Wrong()
+	for _, name := range slices.Sorted(maps.Keys(wrong)) {
+		problems = append(problems, fmt.Errorf("the books do not balance: %d %s: %v",
+			wrong[name], name, report.Line(name).Examples))
+	}
+	return errors.Join(problems...)
+}
+
+// report prints the table and, as the last line, the JSON.
+func (b *intakeBench) report() {
+	fmt.Fprintf(b, "\n%s, after: %s\n", b.machine, loadAverage())
+	fmt.Fprintf(b, "%d connections, %d accounts, BATCH_MAX=1 with DATABASE_POOL=%d, %d rounds of %d s, "+
+		"open loop %d/s %s\n", b.connections, b.accounts, b.pool, b.rounds, b.seconds, b.rate,
+		strings.Join(b.variables, " "))
+
+	members := map[string]any{
+		"rounds": b.rounds, "pool": b.pool, "rate": b.rate, "load_average": loadAverage(),
+	}
+	b.figures.show(b, intakeTable, "", members)
+	writeJSON(b, members)
 }

@@ -1,19 +1,26 @@
 package main
 
 import (
+	"bufio"
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/google/uuid"
+
+	"github.com/oncepay/oncepay/internal/traffic"
+	"github.com/oncepay/oncepay/tools/rig"
 )
 
 // load is one stretch of traffic.
@@ -21,99 +28,33 @@ type load struct {
 	dial        func() (net.Conn, error)
 	payments    *payments
 	connections int
-	rate        float64     // requests a second, whatever becomes of those before (open loop); 0: each connection sends when it was answered (closed loop)
-	duplicates  float64     // share of requests that repeat an answered one of the same connection
-	replay      []uuid.UUID // send these keys, which have answers, over and over; nil: new ones
-	refusals    bool        // 429 is an answer like any other
-	warmup      time.Duration
-	window      time.Duration
-	pause       func(time.Duration)
+	// rate is in requests a second, however long answers take (open loop). Zero: each connection
+	// sends as soon as it was answered (closed loop).
+	rate     int
+	replay   []uuid.UUID // send these keys, which have answers, over and over; nil: new ones
+	refusals bool        // 429 is an answer like any other
+	warmup   time.Duration
+	window   time.Duration
+	pause    func(time.Duration)
 }
 
-// patience is how long after the end of the window answers may come. What comes later is an error, as it is for clients.
+// patience is how long after the end of the window answers may come. Later ones are errors, as they
+// are for clients.
 const patience = 20 * time.Second
 
-// traffic is what became of a load.
-type traffic struct {
-	answered  int                     // requests of the window. Closed loop: answered in it; open loop: due in it
-	latencies *hdrhistogram.Histogram // of these, in microseconds. Open loop: since the request was due, not since it was sent
-	first     int                     // first answers, warm-up included: so many payments there must be
-	refused   int                     // 429, warm-up included
-	keys      []uuid.UUID             // of these
-	wrong     map[string]int          // answers that were not expected, by what they were
-}
+// result is what a load got.
+type result struct {
+	start  time.Time
+	window span
+	turns  atomic.Int64 // of the open loop
 
-// run sends until the window is over, and calls begin and end when it begins and ends.
-func (l load) run(ctx context.Context, begin, end func()) (traffic, error) {
-	conns := make([]net.Conn, 0, l.connections)
-	closeAll := func() {
-		for _, c := range conns {
-			c.Close()
-		}
-	}
-	defer func() { closeAll() }()
-	for range l.connections {
-		c, err := l.dial()
-		if err != nil {
-			return traffic{}, fmt.Errorf("connect to the API: %w", err)
-		}
-		conns = append(conns, c)
-	}
-	defer context.AfterFunc(ctx, closeAll)()
-
-	start := time.Now()
-	s := span{start.Add(l.warmup), start.Add(l.warmup + l.window)}
-	due := make(chan time.Time, int(l.rate*(l.warmup+l.window).Seconds())+1) // room for all: the clock waits for nobody
-	workers := make([]*worker, len(conns))
-	var all sync.WaitGroup
-	for i, c := range conns {
-		_ = c.SetDeadline(s.until.Add(patience)) // a connection that cannot have one fails at once
-		w := &worker{load: &l, conn: c, span: s, next: i, answers: answers{from: c}, wrong: map[string]int{}}
-		workers[i] = w
-		if l.rate > 0 {
-			all.Go(func() { w.open(due) })
-		} else {
-			all.Go(w.closed)
-		}
-	}
-	all.Go(func() {
-		wait(ctx, s.from)
-		begin()
-		wait(ctx, s.until)
-		end()
-	})
-	if l.rate > 0 {
-		l.tick(ctx, start, s.until, due)
-	}
-	all.Wait()
-	if ctx.Err() != nil {
-		return traffic{}, context.Cause(ctx)
-	}
-	return sum(workers), nil
-}
-
-// tick hands out the times at which requests are due, evenly, each when it has come. It never waits for the requests.
-func (l load) tick(ctx context.Context, start, until time.Time, due chan<- time.Time) {
-	defer close(due)
-	for i := 0; ctx.Err() == nil; i++ {
-		at := start.Add(time.Duration(float64(i) / l.rate * float64(time.Second)))
-		if !at.Before(until) {
-			return
-		}
-		for d := time.Until(at); d > 0; d = time.Until(at) {
-			l.pause(d)
-		}
-		due <- at
-	}
-}
-
-func wait(ctx context.Context, until time.Time) {
-	t := time.NewTimer(time.Until(until))
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
+	mu sync.Mutex
+	// latencies of the window. Closed loop: of what was answered in it, since it was sent; open
+	// loop: of what was due in it, since it was due.
+	latencies rig.Latencies
+	keys      []uuid.UUID    // of first answers, warm-up included: so many payments there must be
+	refused   int            // 429, warm-up included
+	wrong     map[string]int // answers that were not expected, by what they were
 }
 
 // span is the window. What happens before it is the warm-up.
@@ -121,134 +62,204 @@ type span struct{ from, until time.Time }
 
 func (s span) holds(t time.Time) bool { return !t.Before(s.from) && t.Before(s.until) }
 
-// worker is one connection.
-type worker struct {
-	*load
-	conn    net.Conn
-	answers answers
-	span    span
-	next    int // place in replay
+// run sends until the window is over. It calls measure when the window begins, with a function that
+// returns when it ends.
+func (l load) run(ctx context.Context, measure func(wait func())) (*result, error) {
+	r := &result{start: time.Now(), latencies: rig.NewLatencies(), wrong: map[string]int{}}
+	r.window.from = r.start.Add(l.warmup)
+	r.window.until = r.window.from.Add(l.window)
 
-	took    []time.Duration // of requests in the window; a histogram is made of them when nothing is measured any more
-	keys    []uuid.UUID
-	refused int
-	wrong   map[string]int
+	var all sync.WaitGroup
+	for n := range l.connections {
+		all.Go(func() { l.connection(ctx, n, r) })
+	}
+	all.Go(func() {
+		rig.Wait(ctx, r.window.from)
+		measure(func() { rig.Wait(ctx, r.window.until) })
+	})
+	all.Wait()
+	return r, context.Cause(ctx)
 }
 
-// closed sends the next request when the one before is answered.
-func (w *worker) closed() {
-	buffer := w.payments.buffer()
-	for sent := time.Now(); sent.Before(w.span.until); {
-		if !w.exchange(buffer) {
-			return
+// connection sends what is due, one request after the other, until the window is over or the
+// connection is of no more use.
+func (l load) connection(ctx context.Context, n int, r *result) {
+	conn, err := l.dial()
+	if err != nil {
+		r.add(uuid.Nil, answer{}, "", err, false, false, 0)
+		return
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	_ = conn.SetDeadline(r.window.until.Add(patience)) // without one it fails at once
+
+	in := bufio.NewReader(conn)
+	var request []byte
+	for at, more := l.turn(r); more; at, more = l.turn(r) {
+		key, replayed := newKey(), "false"
+		if len(l.replay) > 0 {
+			key, replayed = l.replay[n%len(l.replay)], "true"
+			n += l.connections
+		}
+
+		request = l.payments.write(request[:0], key)
+		var got answer
+		if _, err = conn.Write(request); err == nil {
+			got, err = readAnswer(in)
 		}
 		now := time.Now()
-		if w.span.holds(now) {
-			w.took = append(w.took, now.Sub(sent))
-		}
-		sent = now
-	}
-}
-
-// open sends what is due. A request that had to wait for a connection has waited: its time counts from when it was due.
-func (w *worker) open(due <-chan time.Time) {
-	buffer := w.payments.buffer()
-	for at := range due {
-		if !w.exchange(buffer) {
+		counts := l.rate == 0 && r.window.holds(now) || l.rate > 0 && r.window.holds(at)
+		if r.add(key, got, replayed, err, l.refusals, counts, now.Sub(at)); err != nil {
 			return
 		}
-		if w.span.holds(at) {
-			w.took = append(w.took, time.Since(at))
-		}
 	}
 }
 
-// exchange sends one request and judges the answer. false: the connection is of no more use.
-func (w *worker) exchange(buffer []byte) bool {
-	key, expected := w.choose()
-	w.payments.write(buffer, key)
-	if _, err := w.conn.Write(buffer); err != nil {
-		w.wrong[reason(err)]++
-		return false
+// turn returns when the next request is due: in a closed loop now. In an open loop requests are due
+// evenly; it returns at that time, or at once if all connections were busy until after it.
+func (l load) turn(r *result) (at time.Time, more bool) {
+	at = time.Now()
+	if l.rate > 0 {
+		n := time.Duration(r.turns.Add(1) - 1)
+		at = r.start.Add(n * time.Second / time.Duration(l.rate))
 	}
-	got, err := w.answers.next()
+	if !at.Before(r.window.until) {
+		return at, false
+	}
+
+	for d := time.Until(at); d > 0; d = time.Until(at) {
+		l.pause(d)
+	}
+	return at, true
+}
+
+// add counts an answer as what it is.
+func (r *result) add(
+	key uuid.UUID, got answer, replayed string, err error, refusals, counts bool, took time.Duration,
+) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	// Addresses and ports differ from connection to connection.
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		err = fmt.Errorf("%s: %w", op.Op, op.Err)
+	}
 	switch {
 	case err != nil:
-		w.wrong[reason(err)]++
-		return false
-	case got.status == 429 && w.refusals:
-		w.refused++
-	case got.status != 201:
-		w.wrong[fmt.Sprintf("status %d", got.status)]++
-	case got.replayed != expected:
-		w.wrong[fmt.Sprintf("Idempotent-Replayed %q where %q was expected", got.replayed, expected)]++
-	case expected == "false":
-		w.keys = append(w.keys, key)
+		r.wrong[err.Error()]++
+		return
+	case got.status == 429 && refusals:
+		r.refused++
+	case got != answer{201, replayed}:
+		r.wrong[fmt.Sprintf("status %d, replayed %q, expected 201, %q", got.status, got.replayed, replayed)]++
+	case replayed == "false":
+		r.keys = append(r.keys, key)
 	}
-	return true
-}
-
-// choose returns the next key, and what Idempotent-Replayed has to say.
-func (w *worker) choose() (key uuid.UUID, replayed string) {
-	if len(w.replay) > 0 {
-		key, w.next = w.replay[w.next%len(w.replay)], w.next+w.connections
-		return key, "true"
+	if counts {
+		r.latencies.Record(took)
 	}
-	if w.duplicates > 0 && len(w.keys) > 0 && rand.Float64() < w.duplicates {
-		return w.keys[rand.IntN(len(w.keys))], "true"
-	}
-	return newKey(), "false"
-}
-
-// newKey is a version 4 UUID like any other, but without asking the kernel for each.
-func newKey() (key uuid.UUID) {
-	hi, lo := rand.Uint64(), rand.Uint64()
-	for i := range 8 {
-		key[i], key[8+i] = byte(hi>>(8*i)), byte(lo>>(8*i))
-	}
-	key[6], key[8] = key[6]&0x0f|0x40, key[8]&0x3f|0x80
-	return key
-}
-
-// reason is the same for the same trouble: without addresses and ports.
-func reason(err error) string {
-	var op *net.OpError
-	if errors.As(err, &op) {
-		return op.Op + ": " + op.Err.Error()
-	}
-	return err.Error()
-}
-
-func sum(workers []*worker) traffic {
-	t := traffic{latencies: hdrhistogram.New(1, (10 * time.Minute).Microseconds(), 3), wrong: map[string]int{}}
-	for _, w := range workers {
-		t.answered += len(w.took)
-		for _, d := range w.took {
-			_ = t.latencies.RecordValue(min(max(1, d.Microseconds()), t.latencies.HighestTrackableValue()))
-		}
-		t.first += len(w.keys)
-		t.refused += w.refused
-		t.keys = append(t.keys, w.keys...)
-		for what, n := range w.wrong {
-			t.wrong[what] += n
-		}
-	}
-	return t
 }
 
 // err names the answers that were not expected.
-func (t traffic) err() error {
-	if len(t.wrong) == 0 {
-		return nil
-	}
+func (r *result) err() error {
 	var list []string
-	for _, what := range slices.Sorted(maps.Keys(t.wrong)) {
-		list = append(list, fmt.Sprintf("%d × %s", t.wrong[what], what))
+	for _, what := range slices.Sorted(maps.Keys(r.wrong)) {
+		list = append(list, fmt.Sprintf("%d × %s", r.wrong[what], what))
+	}
+	if len(list) == 0 {
+		return nil
 	}
 	return errors.New("answers that were not expected: " + strings.Join(list, "; "))
 }
 
-// quantile of the latencies, in milliseconds.
-func (t traffic) quantile(percent float64) float64 {
-	return float64(t.latencies.ValueAtQuantile(percent)) / 1000
+// newKey is a UUID of version 4, without asking the kernel for each.
+func newKey() (key uuid.UUID) {
+	binary.BigEndian.PutUint64(key[:8], rand.Uint64())
+	binary.BigEndian.PutUint64(key[8:], rand.Uint64())
+	key[6], key[8] = key[6]&0x0f|0x40, key[8]&0x3f|0x80
+	return key
+}
+
+// The load generator shares the processors with what it measures, so it writes requests by hand. A
+// payment has the fields that clients usually fill, each of a fixed width.
+const (
+	head = "POST /api/v1/payments HTTP/1.1\r\nHost: oncepay\r\nAuthorization: Bearer %s\r\n" +
+		"Content-Type: application/json\r\nContent-Length: %d\r\nIdempotency-Key: "
+	body = `{"amount_minor":%d,"currency":"USD","source_account":"%s","destination_account":"%s",` +
+		`"description":"Invoice 2026-001742, October","metadata":{"customer":"c-%08x"},` +
+		`"client_reference":"order-%08x"}`
+)
+
+// payments makes requests. All of a payment follows from its key, so that a repeat needs nothing
+// else.
+type payments struct {
+	accounts []string
+	head     string
+	hot      bool // every payment goes to the first account
+}
+
+func newPayments(from traffic.Seed, hot bool) *payments {
+	length := len(fmt.Sprintf(body, 100, uuid.Nil, uuid.Nil, 0, 0))
+	p := &payments{head: fmt.Sprintf(head, from.Token, length), hot: hot}
+	for _, a := range from.Accounts {
+		p.accounts = append(p.accounts, a.ID.String())
+	}
+	return p
+}
+
+// write appends the request under the key.
+func (p *payments) write(buffer []byte, key uuid.UUID) []byte {
+	first, second := binary.BigEndian.Uint32(key[0:]), binary.BigEndian.Uint32(key[9:])
+	n := uint32(len(p.accounts))
+	from, step := first%n, 1+second%(n-1)
+	to := (from + step) % n
+	if p.hot {
+		from, to = step, 0
+	}
+
+	buffer = append(append(append(buffer, p.head...), key.String()...), "\r\n\r\n"...)
+	amount := 100 + int(key[13]) // three digits
+	return fmt.Appendf(buffer, body, amount, p.accounts[from], p.accounts[to], first, second)
+}
+
+// answer is what the load generator wants to know of a response.
+type answer struct {
+	status   int
+	replayed string // Idempotent-Replayed
+}
+
+// readAnswer reads a response to its end. There must be nothing after it: nothing else was asked
+// for.
+func readAnswer(in *bufio.Reader) (a answer, err error) {
+	length := -1
+	for first := true; ; first = false {
+		line, err := in.ReadSlice('\n')
+		if err != nil {
+			return a, err
+		}
+		line = bytes.TrimRight(line, "\r\n")
+		name, value, _ := bytes.Cut(line, []byte(": "))
+
+		switch {
+		case first && (len(line) < len("HTTP/1.1 201") || !bytes.HasPrefix(line, []byte("HTTP/1.1 "))):
+			err = errors.New("not HTTP/1.1")
+		case first:
+			a.status, err = strconv.Atoi(string(line[len("HTTP/1.1 "):len("HTTP/1.1 201")]))
+		case bytes.EqualFold(name, []byte("Content-Length")):
+			length, err = strconv.Atoi(string(value))
+		case bytes.EqualFold(name, []byte("Idempotent-Replayed")):
+			a.replayed = string(value)
+		case len(line) > 0:
+		case length < 0:
+			err = errors.New("answer without a length")
+		default:
+			if _, err = in.Discard(length); err == nil && in.Buffered() > 0 {
+				err = errors.New("bytes after the end of the answer")
+			}
+			return a, err
+		}
+		if err != nil {
+			return a, err
+		}
+	}
 }

@@ -1,5 +1,5 @@
-// Command bench measures the service, with the real programs on a real Postgres, and proves what it measured: a rate whose books do not
-// balance is no result.
+// Command bench measures the service, with the real programs on a real Postgres, and proves what it
+// measured: a rate whose books do not balance is no result.
 package main
 
 import (
@@ -9,65 +9,145 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
+	"slices"
 	"strings"
-	"syscall"
+	"time"
+
+	"github.com/oncepay/oncepay/tools/rig"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	args := os.Args[1:]
 	if filepath.Base(os.Args[0]) == tutorialName { // as bench relay starts it
 		args = []string{tutorialName}
 	}
-	code := run(ctx, args, os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
+	rig.Main("bench", args, command)
 }
 
 const usage = `Usage: bench intake|relay [flags]
 
-  intake    how many payments a second the API takes, in what time and at what cost: with group commit and without
-  relay     how many events a second the relay sends, in what time and at what cost: ours and the one of the tutorials
+intake sends payments to the real api and compares group commit with BATCH_MAX=1 at its best pool
+size. A rate counts if every 201 that was a first answer is one payment and the books balance.
+
+relay compares the real relay with that of the tutorials: SELECT … FOR UPDATE SKIP LOCKED LIMIT 100,
+produce, UPDATE. A figure counts if no event is missing, or out of order within its aggregate. Kafka
+is that of KAFKA_BROKERS, where topics whose names begin with "bench-" are made and deleted, else a
+container, else one in this process.
+
+Both start a Postgres, measure by turns what they compare, show the median and the range of the
+rounds, and end with a JSON object. Without a result the exit code is 1. The machine should have
+nothing else to do.
 
 Examples:
-  go run ./tools/bench intake
-  go run ./tools/bench intake -h
-  go run ./tools/bench relay
-  go run ./tools/bench relay -h
+  go run ./tools/bench intake -rounds 5 -seconds 10 -stored 10000000
+  go run ./tools/bench intake -rate 2000 -api COMMITTERS=8 -api BATCH_MAX=200
+  go run ./tools/bench relay -relay RELAY_BATCH=5000 -many 1000000 -backlog 0
+  KAFKA_BROKERS=kafka-1:9092,kafka-2:9092 go run ./tools/bench relay
+
 `
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	err := command(ctx, args, stdout, stderr)
-	if err == nil || errors.Is(err, flag.ErrHelp) {
-		return 0
+func command(ctx context.Context, args []string, stdout io.Writer) error {
+	if len(args) == 0 {
+		args = []string{""}
 	}
-	fmt.Fprintln(stderr, "bench: "+strings.ReplaceAll(err.Error(), "\n", "\nbench: "))
-	return 1
-}
 
-func command(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	switch {
-	case len(args) == 0:
-		return errors.New("what is to be measured? there is: intake, relay (bench -h shows more)")
-	case args[0] == "-h" || args[0] == "-help" || args[0] == "--help":
+	switch benchmark := args[0]; benchmark {
+	case "-h", "-help", "--help":
 		fmt.Fprint(stdout, usage)
 		return nil
-	case args[0] == "intake":
-		o, err := parse(args[1:], stdout)
-		if err != nil {
+	case tutorialName: // not for people
+		return tutorialRelay(ctx, os.Getenv, os.Stderr)
+	case "intake", "relay":
+		o, err := parse(benchmark, args[1:], stdout)
+		switch {
+		case err != nil:
 			return err
+		case benchmark == "intake":
+			return intake(ctx, o, stdout)
 		}
-		return intake(ctx, o, stdout)
-	case args[0] == "relay":
-		o, err := parseRelay(args[1:], stdout)
-		if err != nil {
-			return err
-		}
-		return relay(ctx, o, stdout, os.Getenv)
-	case args[0] == tutorialName: // not for people
-		return tutorialRelay(ctx, os.Getenv, stderr)
+		return relay(ctx, o, stdout)
+	default:
+		return fmt.Errorf("%q is no benchmark: expected intake or relay (bench -h shows more)", benchmark)
 	}
-	return fmt.Errorf("unknown benchmark %q: there are intake and relay (bench -h shows more)", args[0])
+}
+
+// options are the flags of both benchmarks.
+type options struct {
+	seconds, rounds int
+	smoke           bool
+	variables       []string // further ones of api or relay
+
+	// intake
+	connections, accounts, rate, stored int
+
+	// relay, in events
+	few, many, tutorial, backlog int
+	kfake                        bool
+}
+
+func (o options) window() time.Duration { return time.Duration(o.seconds) * time.Second }
+
+// reserved are variables that a benchmark sets itself.
+var reserved = []string{
+	"DATABASE_URL", "DATABASE_READ_URL", "DATABASE_POOL", "HTTP_ADDR", "ADMIN_ADDR", "LOG_LEVEL",
+	"LOG_FORMAT", "KAFKA_BROKERS", "TOPIC_PREFIX", "RELAY_NAME", "RELAY_DELIVERY",
+}
+
+func parse(benchmark string, args []string, stdout io.Writer) (o options, err error) {
+	f := flag.NewFlagSet("bench "+benchmark, flag.ContinueOnError)
+	number := func(p *int, name string, value, least, most int, usage string) {
+		rig.Int(f, p, name, value, least, most, usage)
+	}
+
+	number(&o.rounds, "rounds", 3, 1, 50, "`number` of rounds")
+	f.BoolVar(&o.smoke, "smoke", false, "half a minute; fails only if something is broken")
+	variable := "relay"
+	if benchmark == "intake" {
+		variable = "api"
+		number(&o.seconds, "seconds", 4, 1, 600, "`length` of each measurement")
+		number(&o.connections, "connections", 256, 1, 1000, "`number` of connections")
+		number(&o.accounts, "accounts", 10_000, 2, 10_000, "`number` of accounts that pay each other")
+		number(&o.rate, "rate", 0, 0, 100_000, "`requests` a second of the open loop, 0 = half of what BATCH_MAX=1 reaches")
+		number(&o.stored, "stored", 0, 0, 100_000_000, "also measure with this `number` of keys and payments stored: takes minutes, and 1.5 GB a million")
+	} else {
+		number(&o.seconds, "seconds", 5, 1, 600, "`length` of each measurement with traffic")
+		number(&o.few, "few", 50_000, 1000, 5_000_000, "`events` of the small drain")
+		number(&o.many, "many", 500_000, 0, 5_000_000, "`events` of the large drain, more than -few; 0 = none")
+		number(&o.tutorial, "tutorial", 500_000, 1000, 5_000_000, "most `events` that the tutorial relay drains")
+		number(&o.backlog, "backlog", 1_000_000, 0, 20_000_000, "`events` that wait when memory is measured, more than -many; 0 = none")
+		f.BoolVar(&o.kfake, "kfake", false, "use the broker inside this process, whatever else there is")
+	}
+	f.Func(variable, "`NAME=VALUE`, a variable of our program in every phase; repeat it for more", func(s string) error {
+		name, _, ok := strings.Cut(s, "=")
+		if !ok || name == "" || strings.ToUpper(name) != name {
+			return errors.New("expected NAME=VALUE")
+		}
+		if slices.Contains(reserved, name) {
+			return errors.New("the benchmark sets it itself")
+		}
+		o.variables = append(o.variables, s)
+		return nil
+	})
+
+	if err := rig.Parse(f, usage, args, stdout); err != nil {
+		return o, err
+	}
+	if o.many != 0 && o.many <= o.few || o.backlog != 0 && o.backlog <= max(o.few, o.many) {
+		return o, errors.New("each of -few, -many and -backlog must be more than the one before, or 0")
+	}
+
+	if o.smoke {
+		f.Visit(func(f *flag.Flag) {
+			if !slices.Contains([]string{"smoke", "kfake", variable}, f.Name) {
+				err = fmt.Errorf("-smoke decides about -%s: leave one of them out", f.Name)
+			}
+		})
+		o.accounts, o.seconds, o.rounds = 1000, 2, 2
+		o.few, o.many, o.tutorial, o.backlog, o.kfake = 20_000, 0, 5000, 0, true
+		if benchmark == "relay" {
+			o.seconds, o.rounds = 1, 1
+		}
+	}
+	return o, err
 }

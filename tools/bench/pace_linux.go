@@ -5,8 +5,14 @@ import (
 	"time"
 )
 
-// pause is exact to some 50 microseconds. A timer of Go may be a millisecond late on an idle process, as long as a whole request.
+// pause is exact to some 50 microseconds at its end. A timer of Go may be a millisecond late on an
+// idle process, as long as a whole request, so it returns before that, to be called again.
 func pause(d time.Duration) {
+	const late = 2 * time.Millisecond
+	if d > late {
+		<-time.After(d - late)
+		return
+	}
 	left := syscall.NsecToTimespec(int64(d))
-	_ = syscall.Nanosleep(&left, nil) // interrupted: the caller looks at the clock and comes again
+	_ = syscall.Nanosleep(&left, nil) // interrupted: it is called again
 }

@@ -7,64 +7,51 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 
 	"github.com/oncepay/oncepay/internal/process"
 	"github.com/oncepay/oncepay/internal/testenv"
+	"github.com/oncepay/oncepay/tools/rig"
 )
 
 // relayBench is one run of relay.
 type relayBench struct {
-	relayOptions
-	progress
-	dir     string // programs and logs
-	server  *server
+	*bench
 	broker  testenv.Server
-	drained database // whose outboxes are filled with what is drained; a relay of a new name begins at their beginning
-	id      string   // in the names of this run's topics
-	runs    int      // relays started so far
-	figures figures
-	counts  counts
+	drained string // database whose outboxes are drained; a relay of a new name begins at their beginning
+	id      string // in the names of this run's topics
+	runs    int    // relays started so far
+	total   tally  // of all topics of our relay
 }
-
-// counts of all topics of our relay.
-type counts struct{ missing, outOfOrder, duplicates int }
 
 // contender is a relay that is measured.
 type contender struct {
+	name     string // its figures begin with it
 	program  string
 	table    string // its outbox
 	delivery string // RELAY_DELIVERY; empty: it has none
 }
 
-func (c contender) String() string {
-	if c.delivery == exactlyOnce {
-		return "ours, exactly once"
-	} else if c.delivery == "" {
-		return "tutorial"
-	}
-	return "ours"
-}
-
-func tutorialContender() contender { return contender{program: tutorialName, table: tutorialTable} }
+var (
+	ours        = contender{"ours", "relay", ourTable, "at-least-once"}
+	exactlyOnce = contender{"exactly_once", "relay", ourTable, "exactly-once"}
+	tutorial    = contender{"tutorial", tutorialName, tutorialTable, ""}
+)
 
 // relay is the benchmark from top to bottom.
-func relay(ctx context.Context, o relayOptions, stdout io.Writer, getenv func(string) string) (err error) {
-	b := &relayBench{relayOptions: o, progress: progress{stdout, time.Now()}, figures: figures{}, id: uuid.NewString()[:8]}
-	if b.dir, err = os.MkdirTemp("", "oncepay-bench-"); err != nil {
-		return fmt.Errorf("make a directory: %w", err)
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(b.dir)) }()
-	b.say("building relay")
-	if err := b.build(ctx); err != nil {
+func relay(ctx context.Context, o options, stdout io.Writer) (err error) {
+	started, err := start(ctx, o, stdout, "relay")
+	defer func() { err = errors.Join(err, started.stop()) }()
+	if err != nil {
 		return err
 	}
-	b.say("starting Kafka and Postgres")
-	if b.broker, err = b.openBroker(ctx, getenv); err != nil {
+
+	b := &relayBench{bench: started, id: uuid.NewString()[:8]}
+	if err := b.open(ctx); err != nil {
 		return err
 	}
 	defer func() {
@@ -72,35 +59,23 @@ func relay(ctx context.Context, o relayOptions, stdout io.Writer, getenv func(st
 		defer cancel()
 		err = errors.Join(err, b.broker.Stop(ctx))
 	}()
-	b.server = &server{dir: b.dir}
-	defer func() { err = errors.Join(err, b.server.close()) }()
-	if err := b.open(ctx); err != nil {
-		return err
-	}
-	machine, err := b.server.machine(ctx)
-	if err != nil {
-		return err
-	}
-	machine = fmt.Sprintf("Kafka: %s; %s, %s", b.broker.Name, machine, b.server.own.Origin())
-	b.say("%s", machine)
 
 	for _, phase := range []func(context.Context) error{b.drains, b.steadies, b.idle} {
 		if err := phase(ctx); err != nil {
 			return err
 		}
 	}
-	b.report(machine)
-	if b.smoke && b.counts.duplicates > 0 {
-		return fmt.Errorf("no result: %d duplicates, and nothing was killed", b.counts.duplicates)
+
+	b.report()
+	if b.smoke && b.total.duplicates > 0 {
+		return fmt.Errorf("no result: %d duplicates, and nothing was killed", b.total.duplicates)
 	}
 	return nil
 }
 
-// build makes our relay, and gives this program a second name, under which it is the tutorial relay.
-func (b *relayBench) build(ctx context.Context) error {
-	if err := process.Build(ctx, b.dir, nil, "relay"); err != nil {
-		return err
-	}
+// open starts the broker, makes both outboxes in the database that is copied, and gives this
+// program the name under which it is the tutorial relay.
+func (b *relayBench) open(ctx context.Context) error {
 	self, err := os.Executable()
 	if err == nil {
 		err = os.Symlink(self, filepath.Join(b.dir, tutorialName))
@@ -108,90 +83,194 @@ func (b *relayBench) build(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("make the tutorial relay: %w", err)
 	}
+
+	err = rig.Execute(ctx, b.owner(template), payloadFunction, tutorialSchema, `VACUUM ANALYZE`)
+	if err != nil {
+		return err
+	}
+	if b.drained, _, err = b.fresh(ctx); err != nil {
+		return err
+	}
+
+	getenv := os.Getenv
+	if b.kfake {
+		getenv = func(string) string { return "" }
+	}
+	if b.broker, err = rig.Broker(ctx, getenv, !b.kfake, b.Say); err != nil {
+		return err
+	}
+	b.machine = b.broker.Name + "; " + b.machine
+	b.Say("%s", b.machine)
 	return nil
-}
-
-// open starts Postgres with both outboxes in the database that is copied.
-func (b *relayBench) open(ctx context.Context) (err error) {
-	if err := b.server.start(ctx); err != nil {
-		return err
-	}
-	if err := b.server.execute(ctx, b.server.own.URL("postgres", template), payloadFunction, tutorialSchema, `VACUUM ANALYZE`); err != nil {
-		return err
-	}
-	b.drained, err = b.server.fresh(ctx)
-	return err
-}
-
-// ours is our relay as the flags want it.
-func (b *relayBench) ours() contender {
-	if b.delivery == exactlyOnce {
-		return exactlyOnceContender()
-	}
-	return contender{program: "relay", table: ourTable, delivery: atLeastOnce}
-}
-
-func exactlyOnceContender() contender {
-	return contender{program: "relay", table: ourTable, delivery: exactlyOnce}
 }
 
 // relaySession is one relay at work, on a topic of its own.
 type relaySession struct {
-	b       *relayBench
+	*relayBench
 	relay   *process.Process
 	started time.Time
 	topic   *topic
-	conn    *pgx.Conn // as owner
 }
 
-// session starts a relay, lets do measure, stops the relay and counts what is in the topic: without that, what was measured is no result.
-// It returns what it counted.
-func (b *relayBench) session(ctx context.Context, c contender, d database, do func(*relaySession) (events int, err error)) (count *tally, err error) {
+// session starts a relay, lets do measure, stops the relay and counts what is in the topic: without
+// that, what was measured is no result. do returns how many events there must be.
+func (b *relayBench) session(
+	ctx context.Context, c contender, database string, do func(*relaySession) (events int, err error),
+) (err error) {
 	b.runs++
 	name := fmt.Sprintf("bench-%s-%d", b.id, b.runs)
-	brokers := strings.Split(b.broker.Address, ",")
-	s := &relaySession{b: b}
-	if s.topic, err = makeTopic(ctx, brokers, name+"."); err != nil {
-		return nil, err
+	s := &relaySession{relayBench: b}
+	if s.topic, err = makeTopic(ctx, strings.Split(b.broker.Address, ","), name+"."); err != nil {
+		return err
 	}
 	defer func() { err = errors.Join(err, s.topic.remove(context.WithoutCancel(ctx))) }()
-	if s.conn, err = connect(ctx, d.owner); err != nil {
-		return nil, err
-	}
-	defer s.conn.Close(context.WithoutCancel(ctx))
+
 	env := []string{"KAFKA_BROKERS=" + b.broker.Address, "TOPIC_PREFIX=" + name + "."}
 	if c.delivery == "" {
-		env = append(env, "DATABASE_URL="+d.owner)
+		env = append(env, "DATABASE_URL="+b.owner(database))
 	} else {
-		env = append(env, "DATABASE_URL="+b.server.own.URL("relay", d.name), "RELAY_NAME="+name, "RELAY_DELIVERY="+c.delivery)
+		env = append(env, "DATABASE_URL="+b.postgres.URL("relay", database), "RELAY_NAME="+name,
+			"RELAY_DELIVERY="+c.delivery)
 		env = append(env, b.variables...)
 	}
 	if s.relay, err = process.Start(ctx, b.dir, c.program, env...); err != nil {
-		return nil, err
+		return err
 	}
 	s.started = time.Now()
 	defer s.relay.Stop()
+
 	events, err := do(s)
+	if err != nil {
+		s.relay.Stop()
+		return errors.Join(err, s.relay.Err())
+	}
+	s.relay.Stop()
+	count, err := s.topic.scan(ctx, events)
+	if err != nil {
+		return err
+	}
+
+	if c.delivery == "" {
+		b.figures.add(c.name, measured{
+			"duplicates": float64(count.duplicates), "out_of_order": float64(count.outOfOrder),
+		}, "")
+	} else {
+		b.total.distinct += count.distinct
+		b.total.outOfOrder += count.outOfOrder
+		b.total.duplicates += count.duplicates
+	}
+	return count.err(c.delivery)
+}
+
+// drain measures one relay from the moment it says that it has started until a read_committed
+// reader could read all of the events.
+func (b *relayBench) drain(ctx context.Context, c contender, events int) (m measured, err error) {
+	if err := rig.Execute(ctx, b.owner("postgres"), `CHECKPOINT`); err != nil {
+		return nil, err
+	}
+	deadBefore, err := deadRows(ctx, b.owner(b.drained), c.table)
 	if err != nil {
 		return nil, err
 	}
-	s.relay.Stop()
-	if count, err = s.topic.scan(ctx, events); err != nil {
+
+	err = b.session(ctx, c, b.drained, func(s *relaySession) (int, error) {
+		var complete time.Time
+		spent, err := b.cost(ctx, s.relay, func() (err error) { // without its start
+			complete, err = s.topic.await(ctx, events)
+			return err
+		})
+		n := float64(events)
+		m = measured{
+			"per_s":        n / complete.Sub(s.started).Seconds(),
+			"relay_cpu_ms": 1e6 * spent.program / n, "postgres_cpu_ms": 1e6 * spent.postgres / n, // of 1,000 events
+			"cpu_ms": 1e6 * (spent.program + spent.postgres) / n, "wal_bytes": spent.wal / n,
+			"rss_mib": spent.peak,
+		}
+		return events, err
+	})
+	if err != nil {
 		return nil, err
 	}
-	if c.delivery != "" {
-		b.counts.missing += count.missing()
-		b.counts.outOfOrder += count.outOfOrder
-		b.counts.duplicates += count.duplicates
-	} else {
-		b.figures.add("tutorial_duplicates", float64(count.duplicates))
-		b.figures.add("tutorial_out_of_order", float64(count.outOfOrder))
+
+	dead, err := deadRows(ctx, b.owner(b.drained), c.table)
+	m["dead_rows"] = float64(dead - deadBefore)
+	b.Say("%d events, %s: %.0f events/s", events, c.name, m["per_s"])
+	return m, err
+}
+
+// drainage is a size at which relays are drained, and what the names of its figures end in.
+type drainage struct {
+	suffix         string
+	events, rounds int
+	relays         []contender
+}
+
+func (o options) drainages() []drainage {
+	all := []contender{tutorial, ours, exactlyOnce}
+	list := []drainage{
+		{"_warmup", o.few, 1, all[1:]}, // on a fresh broker the first drain pays for warm-up
+		{"_few", o.few, o.rounds, all}, {"", o.many, o.rounds, all},
+		{"_backlog", o.backlog, 1, []contender{ours}},
 	}
-	if err := count.err(c.delivery != ""); err != nil {
-		return nil, err
+	if o.many == 0 {
+		list[1].suffix = ""
 	}
-	if c.delivery == exactlyOnce && count.outside > 0 {
-		return nil, errNoTransaction
+	return slices.DeleteFunc(list, func(d drainage) bool { return d.events == 0 })
+}
+
+// drains measures all there is to drain: what is compared one right after the other, in changing
+// order.
+func (b *relayBench) drains(ctx context.Context) error {
+	filled := 0
+	for _, d := range b.drainages() {
+		b.Say("filling our outbox up to %d events of %d bytes", d.events, payloadBytes)
+		if err := fill(ctx, b.owner(b.drained), ourTable, filled, d.events); err != nil {
+			return err
+		}
+		filled = d.events
+
+		for range d.rounds {
+			for _, c := range d.relays {
+				events := d.events
+				if c == tutorial {
+					events = min(b.tutorial, events)
+					if err := fill(ctx, b.owner(b.drained), c.table, 0, events); err != nil {
+						return err
+					}
+				}
+				m, err := b.drain(ctx, c, events)
+				if err != nil {
+					return fmt.Errorf("drain %d events, %s: %w", events, c.name, err)
+				}
+				b.figures.add(c.name, m, d.suffix)
+			}
+			slices.Reverse(d.relays)
+		}
 	}
-	return count, nil
+	return nil
+}
+
+// report prints the tables and, as the last line, the JSON.
+func (b *relayBench) report() {
+	average := loadAverage()
+	fmt.Fprintf(b, "\n%s, after: %s\n", b.machine, average)
+	fmt.Fprintf(b, "events of %d bytes, %d aggregates, %d partitions, %d rounds, traffic of %d s: "+
+		"500/s in transactions of one event, 5,000/s in transactions of ten %s\n", payloadBytes,
+		aggregates, topicPartitions, b.rounds, b.seconds, strings.Join(b.variables, " "))
+	fmt.Fprintf(b, "\ntopics read from their beginning, ours: %d missing, %d out of order, %d duplicates\n",
+		b.total.missing(), b.total.outOfOrder, b.total.duplicates)
+
+	members := map[string]any{
+		"missing": b.total.missing(), "out_of_order": b.total.outOfOrder,
+		"duplicates": b.total.duplicates, "rounds": b.rounds, "broker": b.broker.Name,
+		"events": max(b.few, b.many), "load_average": average,
+	}
+	for _, d := range b.drainages() {
+		if len(d.relays) == 3 {
+			fmt.Fprintf(b, "\ndrain of %d events (tutorial: %d)\n", d.events, min(b.tutorial, d.events))
+			b.figures.show(b, drainTable, d.suffix, members)
+		}
+	}
+	b.figures.show(b, relayTable, "", members)
+	writeJSON(b, members)
 }

@@ -14,12 +14,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/oncepay/oncepay/internal/testenv"
+	"github.com/oncepay/oncepay/tools/rig"
 )
 
-func TestEachEventHasOneNumberAndEachAggregateOneWriter(t *testing.T) {
+func TestWriterHasItsOwnAggregates(t *testing.T) {
 	t.Parallel()
 	const each = 3 * aggregates / writers
-	writerOf := map[string]int{}
+	writerOf := map[int]int{}
 	var numbers []int
 	for w := range writers {
 		before := 0
@@ -30,10 +31,10 @@ func TestEachEventHasOneNumberAndEachAggregateOneWriter(t *testing.T) {
 				t.Fatalf("writer %d numbers an event %d after %d", w, n, before)
 			}
 			before = n
-			if other, known := writerOf[keyOf(n)]; known && other != w {
-				t.Fatalf("writers %d and %d both write %s", w, other, keyOf(n))
+			if other, known := writerOf[n%aggregates]; known && other != w {
+				t.Fatalf("writers %d and %d both write account-%d", w, other, n%aggregates)
 			}
-			writerOf[keyOf(n)] = w
+			writerOf[n%aggregates] = w
 		}
 	}
 	slices.Sort(numbers)
@@ -44,7 +45,7 @@ func TestEachEventHasOneNumberAndEachAggregateOneWriter(t *testing.T) {
 	}
 }
 
-func TestLatencyIsOfWhatWasCommittedInTheWindow(t *testing.T) {
+func TestLatencyIsOfTheWindow(t *testing.T) {
 	t.Parallel()
 	start := time.Now()
 	window := span{start.Add(time.Second), start.Add(2 * time.Second)}
@@ -53,59 +54,70 @@ func TestLatencyIsOfWhatWasCommittedInTheWindow(t *testing.T) {
 		//                   warm-up   first     next      next, before its writer knew of it   after    open for long
 		committed: []time.Time{at(999), at(1000), at(1500), at(1999), at(2000), {}},
 		consumed:  []time.Time{at(9000), at(1004), at(1508), at(1998), at(9000), at(9000)},
-	}.measure(window)
-	if n := m.latencies.TotalCount(); n != 3 || m.written != 3 {
-		t.Errorf("%d events in the window, %g a second, want 3", n, m.written)
+	}.measure(window, 3)
+	if m["written_per_s"] != 3 {
+		t.Errorf("%g events a second in the window, want 3", m["written_per_s"])
 	}
-	for percent, want := range map[float64]float64{10: .001, 50: 4, 99: 8} {
-		if got := m.quantile(percent); math.Abs(got-want) > .01 {
-			t.Errorf("p%g is %g ms, want %g", percent, got, want)
+	for what, want := range map[string]float64{"p50_ms": 4, "p99_ms": 8} {
+		if got := m[what]; math.Abs(got-want) > .01 {
+			t.Errorf("%s is %g ms, want %g", what, got, want)
 		}
 	}
 }
 
-func TestRatiosSayHowManyTimesBetterOursIs(t *testing.T) {
+func TestLatencyAtAnotherRateIsNoFigure(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	at := moments{committed: []time.Time{start}, consumed: []time.Time{start.Add(time.Millisecond)}}
+	window := span{start, start.Add(time.Second)}
+	if m := at.measure(window, 2); !math.IsNaN(m["p99_ms"]) || !math.IsNaN(m["p50_ms"]) || m["written_per_s"] != 1 {
+		t.Errorf("%v, although half of the rate was written", m)
+	}
+	if m := at.measure(window, 1); math.Abs(m["p99_ms"]-1) > .01 {
+		t.Errorf("%v", m)
+	}
+}
+
+func TestRatiosOfRelay(t *testing.T) {
 	t.Parallel()
 	f := figures{}
-	f.compareDrains("_few", drained{perSecond: 60, relay: 2, postgres: 3, wal: 7, dead: 0},
-		drained{perSecond: 10, relay: 20, postgres: 5, wal: 900, dead: 50})
+	f.add(ours.name, measured{"per_s": 60, "cpu_ms": 5, "wal_bytes": 7, "dead_rows": 0}, "")
+	f.add(tutorial.name, measured{"per_s": 10, "cpu_ms": 25, "wal_bytes": 900, "dead_rows": 50}, "")
+	got := members(t, f, drainTable)
 	for name, want := range map[string]float64{
-		"drain_ratio_few": 6, "cpu_ratio_few": 5, "drain_per_s_few": 60, "wal_bytes_per_event_few": 7, "dead_rows_few": 0, "tutorial_dead_rows_few": 50,
+		"drain_ratio": 6, "cpu_ratio": 5, "drain_per_s": 60, "wal_bytes_per_event": 7, "dead_rows": 0,
+		"tutorial_dead_rows": 50,
 	} {
-		if got := f.median(name); got != want {
-			t.Errorf("%s is %g, want %g", name, got, want)
+		if got[name] != want {
+			t.Errorf("%s is %v, want %g", name, got[name], want)
 		}
 	}
-	latency := func(ms int64, written float64) paced {
-		m := moments{}.measure(span{time.Time{}, time.Time{}.Add(time.Second)})
-		_ = m.latencies.RecordValue(1000 * ms)
-		m.written = written
-		return m
-	}
-	f.compareSteady(500, latency(4, 500), latency(5, 460))
-	if got := f.median("hold_ratio"); math.Abs(got-1.25) > .01 {
-		t.Errorf("5 ms ÷ 4 ms is %g", got)
-	}
-	f.compareSteady(5000, latency(4, 4400), latency(4, 5000))
-	for _, name := range []string{"p99_ms_5000", "hold_ratio_5000"} {
-		if got := f.median(name); !math.IsNaN(got) {
-			t.Errorf("%s is %g, although 4,400 events a second were written", name, got)
+
+	f.add("ours_500", measured{"p99_ms": 4}, "")
+	f.add("hold_500", measured{"p99_ms": 5}, "")
+	f.add("tutorial_500", measured{"p99_ms": 400}, "")
+	f.add("ours_5000", measured{"p99_ms": math.NaN()}, "")
+	f.add("hold_5000", measured{"p99_ms": 4}, "")
+	got = members(t, f, relayTable)
+	for name, want := range map[string]any{
+		"hold_ratio": 1.25, "p99_ratio_500": 100.0, "p99_ms_5000": nil, "hold_ratio_5000": nil,
+		"p99_ms_5000_hold": 4.0,
+	} {
+		if got[name] != want {
+			t.Errorf("%s is %v, want %v", name, got[name], want)
 		}
-	}
-	if got := f.median("p99_ms_5000_hold"); math.Abs(got-4) > .01 {
-		t.Errorf("the p99 at the rate that was to be is %g", got)
 	}
 }
 
-func TestTheJSONOfRelayHasItsMembersMeasuredOrNot(t *testing.T) {
+func TestJSONOfRelayHasEveryFigure(t *testing.T) {
 	t.Parallel()
 	var out bytes.Buffer
-	b := relayBench{
-		relayOptions: relayOptions{few: 1000, rounds: 1}, progress: progress{&out, time.Now()},
-		figures: figures{"drain_ratio": {7}}, counts: counts{duplicates: 3},
-	}
+	b := relayBench{bench: &bench{
+		options: options{few: 1000, rounds: 1}, Progress: rig.NewProgress(&out),
+		figures: figures{"ours_per_s": {7}, "tutorial_per_s": {1}},
+	}, total: tally{duplicates: 3}}
 	b.broker.Name = "kfake"
-	b.report("a machine")
+	b.report()
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	var got map[string]any
 	if err := json.Unmarshal([]byte(lines[len(lines)-1]), &got); err != nil {
@@ -124,7 +136,7 @@ func TestTheJSONOfRelayHasItsMembersMeasuredOrNot(t *testing.T) {
 	}
 }
 
-func TestATopicIsCountedAsAReaderOfWhatIsCommittedSeesIt(t *testing.T) {
+func TestScanSeesCommittedRecords(t *testing.T) {
 	t.Parallel()
 	on, err := makeTopic(t.Context(), testenv.Brokers(t), testenv.TopicPrefix(t))
 	if err != nil {
@@ -178,11 +190,11 @@ func TestATopicIsCountedAsAReaderOfWhatIsCommittedSeesIt(t *testing.T) {
 	}
 }
 
-func TestTheTutorialRelaySendsEachEventOnceAndMarksIt(t *testing.T) {
+func TestTutorialRelaySendsEachEventOnce(t *testing.T) {
 	t.Parallel()
 	const events = 250
 	url := testenv.EmptyDatabase(t).URL
-	conn, err := connect(t.Context(), url)
+	conn, err := rig.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +207,8 @@ func TestTheTutorialRelaySendsEachEventOnceAndMarksIt(t *testing.T) {
 	if err := fill(t.Context(), url, tutorialTable, 0, events-2); err != nil {
 		t.Fatal(err)
 	}
-	if err := insert(t.Context(), conn, tutorialTable, []int64{events - 2, events - 1}, []string{keyOf(0), keyOf(0)}); err != nil { // after event 0
+	first := "account-0"
+	if err := insert(t.Context(), conn, tutorialTable, []int64{events - 2, events - 1}, &first); err != nil { // after event 0
 		t.Fatal(err)
 	}
 	var wrong int
@@ -237,7 +250,7 @@ func TestTheTutorialRelaySendsEachEventOnceAndMarksIt(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	testenv.Eventually(t, time.Minute, func() error { // its sessions end after it has
-		n, err := touched(t.Context(), conn, tutorialTable)
+		n, err := deadRows(t.Context(), url, tutorialTable)
 		if err == nil && n != events {
 			err = fmt.Errorf("%d dead rows, want %d", n, events)
 		}
@@ -245,33 +258,32 @@ func TestTheTutorialRelaySendsEachEventOnceAndMarksIt(t *testing.T) {
 	})
 }
 
-func TestEveryWrongFlagOfRelayIsOneClearLine(t *testing.T) {
+func TestWrongFlagOfRelayIsOneLine(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
 		"relay -fast":                   "flag provided but not defined: -fast",
 		"relay now":                     `unknown argument "now"`,
-		"relay -few 0":                  "-few must be 1000 to 5000000",
-		"relay -few -1":                 "-few must be 1000 to 5000000",
+		"relay -few 0":                  "for flag -few: must be 1000 to 5000000",
+		"relay -few -1":                 "for flag -few: must be 1000 to 5000000",
 		"relay -few lots":               "invalid value",
-		"relay -many -5":                "-many must be more than -few",
-		"relay -many 50000":             "-many must be more than -few",
-		"relay -many 5000001":           "-many must be more than -few and up to 5000000",
-		"relay -tutorial 10":            "-tutorial must be 1000 to 5000000",
-		"relay -backlog 500000":         "-backlog must be more than -few and -many",
-		"relay -backlog -1":             "-backlog must be more than -few and -many",
-		"relay -backlog 99999999999":    "-backlog must be more than -few and -many and up to 20000000",
-		"relay -seconds 0":              "-seconds must be 1 to 600",
-		"relay -seconds 601":            "-seconds must be 1 to 600",
-		"relay -rounds -1":              "-rounds must be 1 to 50",
-		"relay -delivery at-most-once":  "-delivery must be both, at-least-once or exactly-once",
+		"relay -many -5":                "for flag -many: must be 0 to 5000000",
+		"relay -many 50000":             "more than the one before",
+		"relay -many 5000001":           "for flag -many: must be 0 to 5000000",
+		"relay -tutorial 10":            "for flag -tutorial: must be 1000 to 5000000",
+		"relay -backlog 500000":         "more than the one before",
+		"relay -backlog -1":             "for flag -backlog: must be 0 to 20000000",
+		"relay -backlog 99999999999":    "for flag -backlog: must be 0 to 20000000",
+		"relay -seconds 0":              "for flag -seconds: must be 1 to 600",
+		"relay -seconds 601":            "for flag -seconds: must be 1 to 600",
+		"relay -rounds -1":              "for flag -rounds: must be 1 to 50",
 		"relay -relay relay_batch=5":    "NAME=VALUE",
-		"relay -relay RELAY_NAME=other": "the benchmark sets it by itself",
-		"relay -relay RELAY_DELIVERY=x": "the benchmark sets it by itself",
-		"relay -smoke -rounds 2":        "-smoke decides by itself what -rounds asks for",
+		"relay -relay RELAY_NAME=other": "the benchmark sets it itself",
+		"relay -relay RELAY_DELIVERY=x": "the benchmark sets it itself",
+		"relay -smoke -rounds 2":        "-smoke decides about -rounds",
 		"tutorial-relay":                "started by bench relay",
 	} {
 		var stdout, stderr bytes.Buffer
-		code := run(t.Context(), strings.Fields(args), &stdout, &stderr)
+		code := rig.Run(t.Context(), "bench", strings.Fields(args), &stdout, &stderr, command)
 		said := stderr.String()
 		if code != 1 || !strings.Contains(said, want) || strings.Count(said, "\n") != 1 || stdout.Len() > 0 {
 			t.Errorf("bench %s: exit code %d, %q, want %q", args, code, said, want)
@@ -279,11 +291,11 @@ func TestEveryWrongFlagOfRelayIsOneClearLine(t *testing.T) {
 	}
 }
 
-func TestTheHelpOfRelayHasExamples(t *testing.T) {
+func TestHelpOfRelayHasExamples(t *testing.T) {
 	t.Parallel()
 	for _, args := range []string{"-h", "relay -h", "relay --help"} {
 		var stdout, stderr bytes.Buffer
-		code := run(t.Context(), strings.Fields(args), &stdout, &stderr)
+		code := rig.Run(t.Context(), "bench", strings.Fields(args), &stdout, &stderr, command)
 		if code != 0 || !strings.Contains(stdout.String(), "go run ./tools/bench relay") || stderr.Len() > 0 {
 			t.Errorf("bench %s: exit code %d\n%s%s", args, code, &stdout, &stderr)
 		}

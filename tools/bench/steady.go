@@ -4,194 +4,185 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/jackc/pgx/v5"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/oncepay/oncepay/tools/rig"
 )
 
 const (
 	writers    = 8 // connections; each has aggregates of its own, so that their commits have one order
 	steadyWarm = time.Second
-	// stragglers is how long after the last commit an event may come before it is called missing.
-	stragglers = 30 * time.Second
+	// lateness is how long after the last one an event may come before it is called missing.
+	lateness = 30 * time.Second
 )
 
-// pace is an open loop: transactions are due at fixed times, whatever becomes of those before.
+// pace is an open loop: transactions are due at fixed times, however long those before take.
 type pace struct {
-	rate int // events a second
-	each int // events of one transaction
-	hold bool
-	long time.Duration // window
+	name string // its figures begin with it
+	contender
+	rate int  // events a second
+	each int  // events of one transaction
+	hold bool // beside a writing transaction that stays open
 }
 
-// paces are few events in transactions of their own, and many in transactions of ten: one fsync each would measure the disk.
-var paces = []pace{{rate: 500, each: 1}, {rate: 5000, each: 10}}
-
-func (p pace) String() string {
-	if p.hold {
-		return fmt.Sprintf("%d/s, a transaction open", p.rate)
-	}
-	return fmt.Sprintf("%d/s", p.rate)
+// paces are few events in transactions of their own, and many in transactions of ten: one fsync
+// each would measure the disk.
+var paces = []pace{
+	{"ours_500", ours, 500, 1, false},
+	{"hold_500", ours, 500, 1, true},
+	{"tutorial_500", tutorial, 500, 1, false},
+	{"ours_5000", ours, 5000, 10, false},
+	{"hold_5000", ours, 5000, 10, true},
 }
 
 // transactions of each writer.
-func (p pace) transactions() int {
-	return int((steadyWarm + p.long).Seconds() * float64(p.rate) / float64(p.each*writers))
+func (p pace) transactions(window time.Duration) int {
+	return int((steadyWarm + window).Seconds() * float64(p.rate) / float64(p.each*writers))
 }
 
-// paced is what it showed: commit to consumer, in microseconds.
-type paced struct {
-	latencies *hdrhistogram.Histogram
-	written   float64 // events a second of the window that were committed
+// steadies measures all traffic there is, in rounds.
+func (b *relayBench) steadies(ctx context.Context) error {
+	for range b.rounds {
+		for _, p := range paces {
+			m, err := b.steady(ctx, p)
+			if err != nil {
+				return fmt.Errorf("%s: %w", p.name, err)
+			}
+			b.Say("%s: p50 %.1f ms, p99 %.1f ms", p.name, m["p50_ms"], m["p99_ms"])
+			b.figures.add(p.name, m, "")
+		}
+	}
+	return nil
 }
 
-func (m paced) quantile(percent float64) float64 {
-	return float64(m.latencies.ValueAtQuantile(percent)) / 1000
+// steady measures one relay with traffic.
+func (b *relayBench) steady(ctx context.Context, p pace) (m measured, err error) {
+	database, drop, err := b.fresh(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer drop()
+
+	// The first event is sent before the clock starts, the last one is that of the transaction that
+	// stays open.
+	events := 1 + p.transactions(b.window())*writers*p.each
+	if p.hold {
+		events++
+	}
+	err = b.session(ctx, p.contender, database, func(s *relaySession) (int, error) {
+		at := moments{make([]time.Time, events), make([]time.Time, events)}
+		window, err := s.traffic(ctx, p, b.owner(database), at)
+		m = at.measure(window, p.rate)
+		return events, err
+	})
+	return m, err
 }
 
 // moments are when each event was committed and when it was consumed.
 type moments struct{ committed, consumed []time.Time }
 
-// steady measures one relay with traffic.
-func (b *relayBench) steady(ctx context.Context, c contender, p pace) (m paced, err error) {
-	d, err := b.server.fresh(ctx)
-	if err != nil {
-		return m, err
-	}
-	defer func() { err = errors.Join(err, b.server.release(context.WithoutCancel(ctx), d)) }()
-	// The first event is sent before the clock starts, the last one is that of the transaction that stays open.
-	events := 2 + p.transactions()*writers*p.each
-	if !p.hold {
-		events--
-	}
-	_, err = b.session(ctx, c, d, func(s *relaySession) (int, error) {
-		at := moments{make([]time.Time, events), make([]time.Time, events)}
-		window, err := s.traffic(ctx, c, d, p, at)
-		m = at.measure(window)
-		return events, err
-	})
-	if err != nil {
-		return m, fmt.Errorf("%s, %s: %w", p, c, err)
-	}
-	return m, nil
-}
-
-// measure takes the events that were committed in the window; without the first and that of the open transaction, which is committed at its end.
-func (at moments) measure(window span) paced {
-	m := paced{latencies: hdrhistogram.New(1, (10 * time.Minute).Microseconds(), 3)}
-	n := 0
+// measure takes the events that were committed in the window: without the first, and without that
+// of the open transaction, which is committed at its end. A latency at less than the rate in its
+// name is not a number.
+func (at moments) measure(window span, rate int) measured {
+	took := rig.NewLatencies()
 	for i, committed := range at.committed {
-		if !window.holds(committed) {
-			continue
+		if window.holds(committed) {
+			// An event may be consumed before its writer has heard of the commit.
+			took.Record(at.consumed[i].Sub(committed))
 		}
-		n++
-		// An event may be consumed before its writer has heard of the commit.
-		took := max(1, at.consumed[i].Sub(committed).Microseconds())
-		_ = m.latencies.RecordValue(min(took, m.latencies.HighestTrackableValue()))
 	}
-	m.written = float64(n) / window.until.Sub(window.from).Seconds()
-	return m
+
+	written := float64(took.TotalCount()) / window.until.Sub(window.from).Seconds()
+	if written < .9*float64(rate) {
+		return measured{"written_per_s": written, "p50_ms": math.NaN(), "p99_ms": math.NaN()}
+	}
+	return measured{
+		"written_per_s": written, "p50_ms": took.Millis(50), "p99_ms": took.Millis(99),
+	}
 }
 
 // traffic writes and consumes, and returns the window.
-func (s *relaySession) traffic(ctx context.Context, c contender, d database, p pace, at moments) (window span, err error) {
-	conns := make([]*pgx.Conn, writers+1)
-	for i := range conns {
-		if conns[i], err = connect(ctx, d.owner); err != nil {
-			return window, err
-		}
-		defer conns[i].Close(context.WithoutCancel(ctx))
-	}
-	client, err := s.topic.consumer()
+func (s *relaySession) traffic(ctx context.Context, p pace, url string, at moments) (window span, err error) {
+	client, err := rig.Consumer(s.topic.brokers, s.topic.name())
 	if err != nil {
 		return window, err
 	}
 	defer client.Close()
 
+	ctx, cancel := context.WithTimeoutCause(ctx, steadyWarm+s.window()+lateness, errMissing)
+	defer cancel()
+
+	// One event goes through all of it: now the relay leads, and the consumer has its partitions.
+	if err := fill(ctx, url, p.table, 0, 1); err != nil {
+		return window, err
+	}
+	if err := consume(ctx, client, at.consumed, 1); err != nil {
+		return window, err
+	}
+
+	start := time.Now()
+	window = span{start.Add(steadyWarm), start.Add(steadyWarm + s.window())}
 	g, ctx := errgroup.WithContext(ctx)
-	first := make(chan struct{})
-	g.Go(func() error { return s.consume(ctx, client, at, first) })
-	g.Go(func() error {
-		// One event through all of it: now the relay leads, the consumer has its partitions, and connections are warm.
-		if err := insert(ctx, conns[0], c.table, []int64{0}, []string{keyOf(0)}); err != nil {
-			return err
-		}
-		at.committed[0] = time.Now()
-		select {
-		case <-first:
-		case <-ctx.Done():
-			return nil // the consumer says why
-		}
-		start := time.Now()
-		window = span{start.Add(steadyWarm), start.Add(steadyWarm + p.long)}
-		all, ctx := errgroup.WithContext(ctx)
-		for w := range writers {
-			all.Go(func() error { return p.write(ctx, conns[w], c.table, w, start, at.committed) })
-		}
-		if p.hold {
-			all.Go(func() error { return hold(ctx, conns[writers], c.table, window, len(at.committed)-1) })
-		}
-		return all.Wait()
-	})
+	g.Go(func() error { return consume(ctx, client, at.consumed, len(at.consumed)-1) })
+	for w := range writers {
+		g.Go(func() error { return p.write(ctx, url, w, start, s.window(), at.committed) })
+	}
+	if p.hold {
+		g.Go(func() error { return hold(ctx, url, p.table, window, int64(len(at.consumed)-1)) })
+	}
 	return window, g.Wait()
 }
 
-// consume returns when all events have come, or none for a long time. What is missing then, the topic is asked.
-func (s *relaySession) consume(ctx context.Context, client *kgo.Client, at moments, first chan<- struct{}) error {
-	for missing := len(at.consumed); missing > 0; {
-		poll, cancel := context.WithTimeout(ctx, stragglers)
-		fetches := client.PollFetches(poll)
+var errMissing = fmt.Errorf("not all events arrived within %s", lateness)
+
+// consume returns when so many new events have come.
+func consume(ctx context.Context, client *kgo.Client, consumed []time.Time, missing int) error {
+	for missing > 0 {
+		fetches := client.PollFetches(ctx)
 		now := time.Now()
-		late := poll.Err() != nil
-		cancel()
-		select {
-		case <-s.relay.Ended:
-			return s.relay.Err()
-		default:
+		if err := errors.Join(context.Cause(ctx), fetches.Err()); err != nil {
+			return fmt.Errorf("consume, %d events to come: %w", missing, err)
 		}
-		switch {
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case late:
-			s.relay.Stop()
-			return fmt.Errorf("no event came for %s, and %d are missing: %w", stragglers, missing, s.relay.Err())
-		case fetches.Err() != nil:
-			return fmt.Errorf("consume: %w", fetches.Err())
-		}
+
 		fetches.EachRecord(func(r *kgo.Record) {
 			n := numberOf(r.Value)
-			if n < 0 || n >= len(at.consumed) || !at.consumed[n].IsZero() {
+			if n < 0 || n >= len(consumed) || !consumed[n].IsZero() {
 				return // strange or repeated: counted when the topic is scanned
 			}
-			at.consumed[n] = now
+			consumed[n] = now
 			missing--
-			if n == 0 {
-				close(first)
-			}
 		})
 	}
 	return nil
 }
 
 // write commits one writer's events when they are due, and notes when the commit returned.
-func (p pace) write(ctx context.Context, conn *pgx.Conn, table string, writer int, start time.Time, committed []time.Time) error {
-	numbers, keys := make([]int64, p.each), make([]string, p.each)
-	between := time.Duration(p.each) * time.Second / time.Duration(p.rate) // of two transactions, whoever writes them
-	for i := range p.transactions() {
-		wait(ctx, start.Add(time.Duration(i*writers+writer)*between))
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+func (p pace) write(
+	ctx context.Context, url string, writer int, start time.Time, window time.Duration, committed []time.Time,
+) error {
+	conn, err := rig.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+
+	numbers := make([]int64, p.each)
+	between := time.Duration(p.each) * time.Second / time.Duration(p.rate) // of all writers' transactions
+	for i := range p.transactions(window) {
+		rig.Wait(ctx, start.Add(time.Duration(i*writers+writer)*between))
+		for j := range numbers {
+			numbers[j] = int64(numberFor(writer, i*p.each+j))
 		}
-		for j := range p.each {
-			n := numberFor(writer, i*p.each+j)
-			numbers[j], keys[j] = int64(n), keyOf(n)
-		}
-		if err := insert(ctx, conn, table, numbers, keys); err != nil {
+		if err := insert(ctx, conn, p.table, numbers, nil); err != nil {
 			return err
 		}
+
 		now := time.Now()
 		for _, n := range numbers {
 			committed[n] = now
@@ -200,57 +191,64 @@ func (p pace) write(ctx context.Context, conn *pgx.Conn, table string, writer in
 	return nil
 }
 
-// numberFor numbers the events of a writer: from 1, and so that no other writer has events of the same aggregate.
+// numberFor numbers the events of a writer: from 1, and so that no other writer has events of the
+// same aggregate.
 func numberFor(writer, i int) int { return 1 + i*writers + writer }
 
 // hold writes an event of another aggregate when the window begins, and commits when it ends.
-func hold(ctx context.Context, conn *pgx.Conn, table string, window span, number int) error {
-	wait(ctx, window.from)
+func hold(ctx context.Context, url, table string, window span, number int64) error {
+	conn, err := rig.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+
+	aggregate := "held"
+	rig.Wait(ctx, window.from)
 	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if err := insert(ctx, tx.Conn(), table, []int64{int64(number)}, []string{"held"}); err != nil {
-			return err
-		}
-		wait(ctx, window.until)
-		return context.Cause(ctx)
+		err := insert(ctx, tx.Conn(), table, []int64{number}, &aggregate)
+		rig.Wait(ctx, window.until)
+		return err
 	})
 }
 
-// steadies measures all traffic there is, in rounds.
-func (b *relayBench) steadies(ctx context.Context) error {
-	for round := range b.rounds {
-		for _, p := range paces {
-			if err := b.steadyRound(ctx, round, p); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
+const (
+	idleSettle  = 2 * time.Second // a relay that has just sent something asks more often
+	idleWindows = 3               // the median leaves out what the server writes once by itself
+)
 
-func (b *relayBench) steadyRound(ctx context.Context, round int, p pace) error {
-	p.long = time.Duration(b.seconds) * time.Second
-	plain, err := b.steady(ctx, b.ours(), p)
+// idle measures a relay that leads and has nothing to send.
+func (b *relayBench) idle(ctx context.Context) error {
+	database, drop, err := b.fresh(ctx)
 	if err != nil {
 		return err
 	}
-	p.hold = true
-	held, err := b.steady(ctx, b.ours(), p)
-	if err != nil {
-		return err
-	}
-	b.say("round %d, %d events/s: p99 %.1f ms, with a transaction open %.1f ms", round+1, p.rate, plain.quantile(99), held.quantile(99))
-	b.figures.compareSteady(p.rate, plain, held)
-	if p.rate != paces[0].rate {
-		return nil
-	}
-	p.hold = false
-	theirs, err := b.steady(ctx, tutorialContender(), p)
-	if err != nil {
-		return err
-	}
-	b.say("round %d, %d events/s: tutorial p99 %.0f ms", round+1, p.rate, theirs.quantile(99))
-	b.figures.add("tutorial_p50_ms_500", theirs.quantile(50))
-	b.figures.add("tutorial_p99_ms_500", theirs.quantile(99))
-	b.figures.add("p99_ratio_500", theirs.quantile(99)/plain.quantile(99))
-	return nil
+	defer drop()
+
+	window := min(b.window(), 4*time.Second)
+	return b.session(ctx, ours, database, func(s *relaySession) (int, error) {
+		// One event, and it leads.
+		if err := fill(ctx, b.owner(database), ourTable, 0, 1); err != nil {
+			return 0, err
+		}
+		if _, err := s.topic.await(ctx, 1); err != nil {
+			return 0, err
+		}
+		rig.Wait(ctx, time.Now().Add(idleSettle))
+
+		for range idleWindows {
+			spent, err := b.cost(ctx, s.relay, func() error {
+				rig.Wait(ctx, time.Now().Add(window))
+				return nil
+			})
+			if err != nil {
+				return 0, err
+			}
+			b.figures.add("idle", measured{
+				"cpu": spent.program / spent.seconds, "postgres_cpu": spent.postgres / spent.seconds,
+				"wal_bytes": spent.wal,
+			}, "")
+		}
+		return 1, nil
+	})
 }

@@ -11,18 +11,19 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/oncepay/oncepay/internal/process"
+	"github.com/oncepay/oncepay/tools/rig"
 )
 
 const (
 	topicPartitions = 12
-	// fullAfter is how long a topic must not grow any more before it is taken for complete. It is not part of what is measured.
+	// fullAfter is how long a topic must not grow before it is taken for complete. It is not part
+	// of what is measured.
 	fullAfter = 700 * time.Millisecond
 	// stall is how long a relay may send nothing while events are missing.
 	stall = 30 * time.Second
 )
 
-// topic is where one measurement sends its events. Each has its own, and it is deleted afterwards.
+// topic is where one measurement sends its events. Each has its own, which is deleted afterwards.
 type topic struct {
 	brokers []string
 	prefix  string
@@ -35,26 +36,24 @@ func makeTopic(ctx context.Context, brokers []string, prefix string) (*topic, er
 	if err != nil {
 		return nil, fmt.Errorf("make Kafka client: %w", err)
 	}
+
 	t := &topic{brokers: brokers, prefix: prefix, client: client, admin: kadm.NewClient(client)}
 	made, err := t.admin.CreateTopics(ctx, topicPartitions, -1, nil, t.name())
 	if err == nil {
 		err = made.Error()
 	}
+	if err == nil {
+		// A broker says that it made a topic before each one knows its partitions.
+		err = rig.Until(ctx, 10*time.Second, "it has its partitions", func(ctx context.Context) bool {
+			ends, err := t.ends(ctx)
+			return err == nil && len(ends) == topicPartitions
+		})
+	}
 	if err != nil {
 		client.Close()
 		return nil, fmt.Errorf("make topic %s: %w", t.name(), err)
 	}
-	// A broker says that it made a topic before every one knows its partitions.
-	for deadline := time.Now().Add(10 * time.Second); ; wait(ctx, time.Now().Add(20*time.Millisecond)) {
-		ends, err := t.ends(ctx)
-		if err == nil && len(ends) == topicPartitions {
-			return t, nil
-		}
-		if time.Now().After(deadline) || ctx.Err() != nil {
-			client.Close()
-			return nil, errors.Join(fmt.Errorf("make topic %s: it has %d partitions", t.name(), len(ends)), err)
-		}
-	}
+	return t, nil
 }
 
 func (t *topic) name() string { return t.prefix + "payments" }
@@ -64,17 +63,11 @@ func (t *topic) remove(ctx context.Context) error {
 	defer t.client.Close()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
+
 	all, err := t.admin.ListTopicsWithInternal(ctx)
-	if err != nil {
-		return fmt.Errorf("list topics: %w", err)
-	}
-	names := slices.DeleteFunc(all.Names(), func(name string) bool { return !strings.HasPrefix(name, t.prefix) })
-	if len(names) == 0 {
-		return nil
-	}
-	gone, err := t.admin.DeleteTopics(ctx, names...)
 	if err == nil {
-		err = gone.Error()
+		names := slices.DeleteFunc(all.Names(), func(n string) bool { return !strings.HasPrefix(n, t.prefix) })
+		_, err = t.admin.DeleteTopics(ctx, names...)
 	}
 	if err != nil {
 		return fmt.Errorf("delete topics: %w", err)
@@ -89,8 +82,9 @@ func (t *topic) ends(ctx context.Context) (map[int32]int64, error) {
 		err = listed.Error()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("look how far the topic goes: %w", err)
+		return nil, fmt.Errorf("read how far the topic goes: %w", err)
 	}
+
 	ends := map[int32]int64{}
 	for partition, o := range listed[t.name()] {
 		ends[partition] = o.Offset
@@ -98,72 +92,59 @@ func (t *topic) ends(ctx context.Context) (map[int32]int64, error) {
 	return ends, nil
 }
 
-// await returns when the topic reached its full length, to some ten milliseconds. It asks for the length only: a consumer would take processor time
-// from what is measured. Markers of transactions count, so that it may be longer than there are events; that it no longer grows is part of the
-// answer.
-func (t *topic) await(ctx context.Context, events int, relay *process.Process) (complete time.Time, err error) {
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	grown, length := time.Now(), int64(0)
+// await returns when the topic reached its full length, to some ten milliseconds. It asks for the
+// length only: a consumer would take processor time from what is measured. Markers of transactions
+// count, so the topic may be longer than there are events, and must have stopped growing.
+func (t *topic) await(ctx context.Context, events int) (full time.Time, err error) {
+	full, length := time.Now(), int64(0)
 	for {
 		ends, err := t.ends(ctx)
 		if err != nil {
-			return grown, err
+			return full, err
 		}
-		var now int64
+		now := int64(0)
 		for _, end := range ends {
 			now += end
 		}
-		switch still := time.Since(grown); {
-		case now > length:
-			grown, length = time.Now(), now
-		case length >= int64(events) && still > fullAfter:
-			return grown, nil
-		case still > stall:
-			relay.Stop()
-			return grown, fmt.Errorf("nothing was sent for %s, with %d of %d events in the topic: %w", stall, length, events, relay.Err())
-		}
-		select {
-		case <-tick.C:
-		case <-relay.Ended:
-			return grown, relay.Err()
-		case <-ctx.Done():
-			return grown, context.Cause(ctx)
-		}
-	}
-}
 
-// consumer reads the topic from its beginning as a read_committed reader.
-func (t *topic) consumer(more ...kgo.Opt) (*kgo.Client, error) {
-	client, err := kgo.NewClient(append(more, kgo.SeedBrokers(t.brokers...), kgo.ConsumeTopics(t.name()),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()))...)
-	if err != nil {
-		return nil, fmt.Errorf("make Kafka client: %w", err)
+		switch still := time.Since(full); {
+		case now > length:
+			full, length = time.Now(), now
+		case length >= int64(events) && still > fullAfter:
+			return full, nil
+		case still > stall:
+			return full, fmt.Errorf("nothing was sent for %s, with %d of %d events in the topic",
+				stall, length, events)
+		}
+		rig.Wait(ctx, time.Now().Add(10*time.Millisecond))
 	}
-	return client, nil
 }
 
 // scan reads all that is committed and counts it.
 func (t *topic) scan(ctx context.Context, events int) (*tally, error) {
-	// Markers of transactions are asked for because the end may be one.
-	client, err := t.consumer(kgo.KeepControlRecords())
-	if err != nil {
-		return nil, err
-	}
-	defer client.Close()
 	ends, err := t.ends(ctx)
 	if err != nil {
 		return nil, err
 	}
-	for partition, end := range ends {
-		if end == 0 {
-			delete(ends, partition)
-		}
+	client, err := rig.Consumer(t.brokers, t.name(), kgo.KeepControlRecords()) // the end may be a marker
+	if err != nil {
+		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Minute, errors.New("the topic was not read within two minutes"))
+	defer client.Close()
+	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Minute, errors.New("it took more than two minutes"))
 	defer cancel()
+
 	count := newTally(events)
-	for len(ends) > 0 {
+	for {
+		for partition, end := range ends {
+			if end == 0 {
+				delete(ends, partition)
+			}
+		}
+		if len(ends) == 0 {
+			return count, nil
+		}
+
 		fetches := client.PollFetches(ctx)
 		if ctx.Err() != nil {
 			return nil, fmt.Errorf("read the topic: %w", context.Cause(ctx))
@@ -173,7 +154,7 @@ func (t *topic) scan(ctx context.Context, events int) (*tally, error) {
 		}
 		fetches.EachRecord(func(r *kgo.Record) {
 			if r.Offset+1 >= ends[r.Partition] {
-				delete(ends, r.Partition)
+				ends[r.Partition] = 0
 			}
 			if r.Attrs.IsControl() {
 				return
@@ -184,5 +165,67 @@ func (t *topic) scan(ctx context.Context, events int) (*tally, error) {
 			}
 		})
 	}
-	return count, nil
+}
+
+// tally counts, event by event in the order of the topic, what should not be there and what should.
+// Events are numbered from 0, and those of one key were committed in the order of their numbers.
+type tally struct {
+	seen []bool
+	last map[string]placed
+
+	distinct, duplicates, outOfOrder, strange int
+	outside                                   int // records that came outside of a Kafka transaction
+}
+
+// placed is the newest event of a key, and its partition.
+type placed struct {
+	number    int
+	partition int32
+}
+
+func newTally(events int) *tally {
+	return &tally{seen: make([]bool, events), last: map[string]placed{}}
+}
+
+// record counts one record. A repetition counts as that alone, wherever it is: consumers discard it
+// by its id.
+func (t *tally) record(key string, number int, partition int32) {
+	switch {
+	case number < 0 || number >= len(t.seen):
+		t.strange++
+		return
+	case t.seen[number]:
+		t.duplicates++
+		return
+	}
+	t.seen[number] = true
+	t.distinct++
+
+	// There is no order between partitions, so a key in two of them has none either.
+	before, known := t.last[key]
+	if known && (number < before.number || partition != before.partition) {
+		t.outOfOrder++
+	}
+	if !known || number > before.number {
+		t.last[key] = placed{number, partition}
+	}
+}
+
+func (t *tally) missing() int { return len(t.seen) - t.distinct }
+
+// err says why a figure measured on this topic is no result. Order is promised by our relay alone,
+// which has a delivery, and duplicates are counted, not forbidden.
+func (t *tally) err(delivery string) error {
+	switch {
+	case t.missing() > 0:
+		return fmt.Errorf("no result: %d of %d events are missing", t.missing(), len(t.seen))
+	case t.strange > 0:
+		return fmt.Errorf("no result: %d records that the benchmark did not write", t.strange)
+	case delivery != "" && t.outOfOrder > 0:
+		return fmt.Errorf("no result: %d of %d events are out of order within their aggregate",
+			t.outOfOrder, len(t.seen))
+	case delivery == exactlyOnce.delivery && t.outside > 0:
+		return fmt.Errorf("no result: %d records came outside of the transactions asked for", t.outside)
+	}
+	return nil
 }

@@ -11,13 +11,14 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/oncepay/oncepay/tools/rig"
 )
 
-// The relay of the tutorials, to compare with: lock a hundred rows, send them, mark them, commit. It is as good as that can be: there is the
-// partial index, a lost race for a row is skipped, the batch is sent in one call, nothing waits while there is more, and franz-go's linger of 10 ms
-// a batch is off.
+// The relay of the tutorials, to compare with: lock a hundred rows, send them, mark them, commit.
+// It is as good as that can be: there is the partial index, a lost race for a row is skipped, the
+// batch is sent in one call, nothing waits while there is more, and the client does not linger.
 const (
 	tutorialName  = "tutorial-relay"
 	tutorialTable = "tutorial_outbox"
@@ -45,72 +46,79 @@ FROM ` + tutorialTable + ` WHERE published_at IS NULL ORDER BY id LIMIT $1 FOR U
 
 const markPublished = `UPDATE ` + tutorialTable + ` SET published_at = now() WHERE id = ANY($1)`
 
-// tutorialRelay runs until ctx ends. It is a program of its own, so that its cost can be told from the benchmark's.
+// tutorialRelay runs until ctx ends. It is a program of its own, so that its cost can be told from
+// the benchmark's.
 func tutorialRelay(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
 	if getenv("DATABASE_URL") == "" || getenv("KAFKA_BROKERS") == "" {
 		return errors.New("the tutorial relay is started by bench relay: it needs DATABASE_URL and KAFKA_BROKERS")
 	}
-	pool, err := pgxpool.New(ctx, getenv("DATABASE_URL"))
+
+	conn, err := rig.Connect(ctx, getenv("DATABASE_URL"))
 	if err != nil {
-		return fmt.Errorf("connect to Postgres: %w", err)
+		return err
 	}
-	defer pool.Close()
-	client, err := kgo.NewClient(kgo.SeedBrokers(strings.Split(getenv("KAFKA_BROKERS"), ",")...), kgo.ProducerLinger(0))
+	defer conn.Close(context.WithoutCancel(ctx))
+	client, err := kgo.NewClient(
+		kgo.SeedBrokers(strings.Split(getenv("KAFKA_BROKERS"), ",")...), kgo.ProducerLinger(0))
 	if err != nil {
 		return fmt.Errorf("make Kafka client: %w", err)
 	}
 	defer client.Close()
-	if err := errors.Join(pool.Ping(ctx), client.Ping(ctx)); err != nil {
-		return fmt.Errorf("reach Postgres and Kafka: %w", err)
+	if err := client.Ping(ctx); err != nil {
+		return fmt.Errorf("reach Kafka: %w", err)
 	}
+
 	slog.New(slog.NewJSONHandler(stderr, nil)).InfoContext(ctx, tutorialName+" started")
 	for ctx.Err() == nil {
-		sent, err := relayBatch(ctx, pool, client, getenv("TOPIC_PREFIX"))
+		sent, err := relayBatch(ctx, conn, client, getenv("TOPIC_PREFIX"))
 		if err != nil && ctx.Err() == nil {
 			return err
 		}
 		if sent == 0 {
-			wait(ctx, time.Now().Add(tutorialInterval))
+			rig.Wait(ctx, time.Now().Add(tutorialInterval))
 		}
 	}
 	return nil
 }
 
-// relayBatch holds its transaction open while the broker is waited for, as the tutorials do.
-func relayBatch(ctx context.Context, pool *pgxpool.Pool, client *kgo.Client, prefix string) (sent int, err error) {
-	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+// relayBatch holds its transaction open while it waits for the broker, as the tutorials do.
+func relayBatch(ctx context.Context, conn *pgx.Conn, client *kgo.Client, prefix string) (sent int, err error) {
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		rows, err := tx.Query(ctx, lockUnpublished, tutorialBatch)
 		if err != nil {
 			return fmt.Errorf("read outbox: %w", err)
 		}
-		var ids []int64
-		var records []*kgo.Record
-		var (
-			id                             int64
-			event                          uuid.UUID
-			aggregateType, aggregate, kind string
-			payload                        []byte
-		)
-		if _, err := pgx.ForEachRow(rows, []any{&id, &event, &aggregateType, &aggregate, &kind, &payload}, func() error {
-			ids = append(ids, id)
-			records = append(records, &kgo.Record{
-				Topic: prefix + aggregateType, Key: []byte(aggregate), Value: append([]byte(nil), payload...),
-				Headers: []kgo.RecordHeader{{Key: "ce_id", Value: []byte(event.String())}, {Key: "ce_type", Value: []byte(kind)}},
-			})
-			return nil
-		}); err != nil {
+		events, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct {
+			ID                    int64
+			Event                 uuid.UUID
+			Type, Aggregate, Kind string
+			Payload               []byte
+		}])
+		if err != nil {
 			return fmt.Errorf("read outbox: %w", err)
 		}
-		if len(ids) == 0 {
+
+		var ids []int64
+		var records []*kgo.Record
+		for _, e := range events {
+			ids = append(ids, e.ID)
+			headers := []kgo.RecordHeader{
+				{Key: "ce_id", Value: []byte(e.Event.String())}, {Key: "ce_type", Value: []byte(e.Kind)},
+			}
+			records = append(records, &kgo.Record{
+				Topic: prefix + e.Type, Key: []byte(e.Aggregate), Value: e.Payload, Headers: headers,
+			})
+		}
+		if sent = len(ids); sent == 0 {
 			return nil
 		}
+
 		if err := client.ProduceSync(ctx, records...).FirstErr(); err != nil {
 			return fmt.Errorf("produce: %w", err)
 		}
 		if _, err := tx.Exec(ctx, markPublished, ids); err != nil {
 			return fmt.Errorf("mark events as published: %w", err)
 		}
-		sent = len(ids)
 		return nil
 	})
 	return sent, err

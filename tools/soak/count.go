@@ -2,12 +2,8 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -19,7 +15,7 @@ import (
 // count waits until everything has arrived and returns what is wrong.
 func (s *soaking) count(ctx context.Context) error {
 	held := s.pin.held(ctx)
-	s.say("requests have stopped; waiting until every event is relayed and consumed")
+	s.Say("requests have stopped; waiting until every event is relayed and consumed")
 
 	view, err := traffic.OpenView(ctx, s.cluster.owner(), s.brokers, statements.Consumer)
 	if err != nil {
@@ -29,35 +25,34 @@ func (s *soaking) count(ctx context.Context) error {
 
 	// The drain may fail because something is lost. The count says what, so go on.
 	drained := view.Drain(ctx, func(c traffic.Counts) {
-		s.say("backlog %d, lag %d", c.Backlog, c.Lag())
+		s.Say("backlog %d, lag %d", c.Backlog, c.Lag())
 	})
 	_ = s.pin.conn.Close(ctx)
 
-	s.say("counting: tables, topics, and what the clients were told")
+	s.Say("counting: tables, topics, and what the clients were told")
 	report, err := s.check(ctx)
 	if err != nil {
 		return errors.Join(drained, err)
 	}
 
-	s.logs()
-	s.say("%d payments (%d declined), %d events, %d records, %d of them repeats", report.Payments,
+	s.Say("%d payments (%d declined), %d events, %d records, %d of them repeats", report.Payments,
 		report.Declined, report.Events, report.Records, report.Repeated)
-	s.say("%d attempts of clients, %d payments found by a repeat", report.Exchanges, report.Recovered)
+	s.Say("%d attempts of clients, %d payments found by a repeat", report.Exchanges, report.Recovered)
 
 	for _, w := range s.tail.windows {
-		s.say("transaction → reader, %s: p50 %.1f ms, p99 %.1f ms of %d", w.name, w.quantile(50),
-			w.quantile(99), w.took.TotalCount())
+		s.Say("transaction → reader, %s: p50 %.1f ms, p99 %.1f ms of %d", w.name, w.took.Millis(50),
+			w.took.Millis(99), w.took.TotalCount())
 	}
-	s.say("the longest, over %d kills and a promotion: %.1f s", s.kills, s.tail.longest.Seconds())
+	s.Say("the longest, over %d kills and a promotion: %.1f s", s.kills, s.tail.longest.Seconds())
 
-	fmt.Fprintln(s.out)
-	if err := report.WriteTable(s.out); err != nil {
+	fmt.Fprintln(s)
+	if err := report.WriteTable(s); err != nil {
 		return fmt.Errorf("print the report: %w", err)
 	}
 
 	err = errors.Join(held, drained, s.objections(report))
 	if err == nil {
-		fmt.Fprintln(s.out, "\nok: nothing lost, doubled or out of order; no operator was needed")
+		fmt.Fprintln(s, "\nok: nothing lost, doubled or out of order; no operator was needed")
 	}
 	return err
 }
@@ -121,28 +116,4 @@ func (s *soaking) needed() error {
 	}
 
 	return errors.Join(errs...)
-}
-
-// logs shows people what the programs complained about: each message once, with its count.
-func (s *soaking) logs() {
-	for _, i := range s.instances {
-		program, _, _ := strings.Cut(i.name, "-")
-		text, _ := os.ReadFile(filepath.Join(i.dir, program+".log")) // for show
-
-		times, order := map[string]int{}, []string{}
-		for line := range strings.Lines(string(text)) {
-			var l struct{ Level, Msg string }
-			unread := json.Unmarshal([]byte(line), &l) != nil
-			if unread || l.Level != "WARN" && l.Level != "ERROR" {
-				continue
-			}
-			if times[l.Msg]++; times[l.Msg] == 1 {
-				order = append(order, l.Msg)
-			}
-		}
-
-		for _, msg := range order {
-			s.say("log of %s: %d × %s", i.name, times[msg], msg)
-		}
-	}
 }

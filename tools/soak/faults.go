@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/oncepay/oncepay/internal/traffic"
+	"github.com/oncepay/oncepay/tools/rig"
 )
 
 // recoverMax is the time within which payments must flow again. A service that takes longer needs
@@ -20,7 +20,7 @@ const killEvery = 9 * time.Second
 // and promotes the standby in the middle.
 func (s *soaking) faults(ctx context.Context, begun time.Time) error {
 	at := func(share float64) {
-		traffic.Pause(ctx, time.Until(begun.Add(time.Duration(share*float64(s.length)))))
+		rig.Wait(ctx, begun.Add(time.Duration(share*float64(s.length))))
 	}
 
 	// Short runs have fewer kills, but no relay is killed before it is back.
@@ -49,20 +49,15 @@ func (s *soaking) faults(ctx context.Context, begun time.Time) error {
 		return err
 	}
 
-	if err := kills(.65, .86); err != nil {
-		return err
-	}
-	at(1)
-	s.measureBloat(ctx, "end")
-	return nil
+	return kills(.65, .86)
 }
 
 func (s *soaking) killLeader(ctx context.Context) error {
 	var leader, other *instance
 	relays := s.relays()
 	// Wait for exactly one leader and a running standby to take over.
-	err := until(ctx, recoverMax, "one of two relays leads", func(ctx context.Context) bool {
-		if !relays[0].runs() || !relays[1].runs() {
+	err := rig.Until(ctx, recoverMax, "one of two relays leads", func(ctx context.Context) bool {
+		if relays[0].process.Load() == nil || relays[1].process.Load() == nil {
 			return false
 		}
 		first, second := relays[0].leads(ctx), relays[1].leads(ctx)
@@ -82,7 +77,7 @@ func (s *soaking) killLeader(ctx context.Context) error {
 	}
 	s.kills++
 
-	if err := until(ctx, recoverMax, "the other relay leads", other.leads); err != nil {
+	if err := rig.Until(ctx, recoverMax, "the other relay leads", other.leads); err != nil {
 		return err
 	}
 	took, err := s.tail.awaitNewer(ctx, killed)
@@ -90,13 +85,12 @@ func (s *soaking) killLeader(ctx context.Context) error {
 		return err
 	}
 
-	s.say("SIGKILL: %s, the leader; requests in flight: %d; a younger payment from %s after %.1f s",
+	s.Say("SIGKILL: %s, the leader; requests in flight: %d; a younger payment from %s after %.1f s",
 		leader.name, inFlight, other.name, took.Seconds())
 	return nil
 }
 
 func (s *soaking) promote(ctx context.Context) error {
-	s.measureBloat(ctx, "before the promotion")
 	if err := s.pin.held(ctx); err != nil {
 		return err
 	}
@@ -112,7 +106,7 @@ func (s *soaking) promote(ctx context.Context) error {
 	if s.pin.conn.Ping(ctx) == nil {
 		return errors.New("void: a session of the primary outlived it")
 	}
-	s.say("SIGKILL: the primary; requests in flight: %d; the standby was promoted after %.1f s",
+	s.Say("SIGKILL: the primary; requests in flight: %d; the standby was promoted after %.1f s",
 		inFlight, promoted.Sub(killed).Seconds())
 
 	// The load goes on to its end even if payments do not flow again: then count finds what is
@@ -125,15 +119,7 @@ func (s *soaking) promote(ctx context.Context) error {
 	if _, err := s.tail.awaitNewer(ctx, promoted); err != nil {
 		return err
 	}
-	s.say("payments of the new primary arrive on their topic %.1f s after the SIGKILL",
+	s.Say("payments of the new primary arrive on their topic %.1f s after the SIGKILL",
 		time.Since(killed).Seconds())
 	return nil
-}
-
-func (s *soaking) measureBloat(ctx context.Context, when string) {
-	what, err := bloat(ctx, s.cluster.owner())
-	if err != nil {
-		what = err.Error()
-	}
-	s.say("the cursor's table, %s: %s", when, what)
 }

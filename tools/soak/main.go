@@ -6,23 +6,16 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"strings"
-	"syscall"
 	"time"
+
+	"github.com/oncepay/oncepay/tools/rig"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
-}
+func main() { rig.Main("soak", os.Args[1:], command) }
 
 const usage = `Usage: soak [flags]
 
@@ -38,7 +31,6 @@ a program ended by itself, or when a fault did not happen.
 The broker is that of KAFKA_BROKERS, else one in this process.
 
 Examples:
-  go run ./tools/soak
   go run ./tools/soak -for 60s
   KAFKA_BROKERS=localhost:9092 go run ./tools/soak -rate 1000 -exactly-once
 
@@ -51,51 +43,22 @@ type options struct {
 	exactlyOnce bool
 }
 
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	o, err := parse(args, stdout)
-	if errors.Is(err, flag.ErrHelp) {
-		return 0
-	}
-	if err == nil {
-		err = soak(ctx, o, stdout)
-	}
-
-	if err != nil {
-		fmt.Fprintln(stderr, "soak: "+strings.ReplaceAll(err.Error(), "\n", "\nsoak: "))
-		return 1
-	}
-	return 0
-}
-
 // shortest leaves a killed relay the time to come back before the next fault.
 const shortest = time.Minute
 
-func parse(args []string, stdout io.Writer) (o options, err error) {
+func command(ctx context.Context, args []string, stdout io.Writer) error {
+	var o options
 	f := flag.NewFlagSet("soak", flag.ContinueOnError)
-	f.SetOutput(io.Discard)
 	f.DurationVar(&o.length, "for", 20*time.Minute, "`duration` of the load, at least 1m")
-	f.IntVar(&o.rate, "rate", 400, "requests a `second`: 50 to 10000")
+	rig.Int(f, &o.rate, "rate", 400, 50, 10_000, "requests a `second`")
 	f.BoolVar(&o.exactlyOnce, "exactly-once", false,
 		"run the relays with RELAY_DELIVERY=exactly-once: then no event may be repeated")
 
-	err = f.Parse(args)
-	switch {
-	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprint(stdout, usage)
-		f.SetOutput(stdout)
-		f.PrintDefaults()
-		return o, err
-	case err != nil:
-	case f.NArg() > 0:
-		err = fmt.Errorf("unknown argument %q", f.Arg(0))
-	case o.length < shortest:
-		err = fmt.Errorf("-for must be at least %s", shortest)
-	case o.rate < 50 || o.rate > 10_000:
-		err = errors.New("-rate must be 50 to 10000")
+	if err := rig.Parse(f, usage, args, stdout); err != nil {
+		return err
 	}
-
-	if err != nil {
-		return o, fmt.Errorf("%w (soak -h shows the flags)", err)
+	if o.length < shortest {
+		return fmt.Errorf("-for must be at least %s", shortest)
 	}
-	return o, nil
+	return soak(ctx, o, stdout)
 }

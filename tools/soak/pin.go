@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/oncepay/oncepay/tools/rig"
 )
 
 // pin holds a snapshot, as pg_dump or a forgotten transaction does: no row version that it might
@@ -18,9 +20,9 @@ type pin struct {
 const pinned = `SELECT count(*) FROM outbox_events`
 
 func holdSnapshot(ctx context.Context, url string) (*pin, error) {
-	conn, err := pgx.Connect(ctx, url)
+	conn, err := rig.Connect(ctx, url)
 	if err != nil {
-		return nil, fmt.Errorf("pin a snapshot: %w", err)
+		return nil, err
 	}
 
 	p := &pin{conn: conn}
@@ -44,11 +46,4 @@ func (p *pin) held(ctx context.Context) error {
 		return errors.New("void: the snapshot was not held")
 	}
 	return nil
-}
-
-// bloat is what a held snapshot costs the one row that is written all the time.
-func bloat(ctx context.Context, url string) (string, error) {
-	return query[string](ctx, url, `
-SELECT format('%s, %s dead versions', pg_size_pretty(pg_relation_size(relid)), n_dead_tup)
-FROM pg_stat_user_tables WHERE relname = 'outbox_cursors'`)
 }

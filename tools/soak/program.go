@@ -3,16 +3,15 @@ package main
 import (
 	"context"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/oncepay/oncepay/internal/process"
 	"github.com/oncepay/oncepay/internal/traffic"
+	"github.com/oncepay/oncepay/tools/rig"
 )
 
 // instance is a program that is restarted when it ends, as a supervisor does. Ending by itself is a
@@ -22,10 +21,11 @@ type instance struct {
 	dir  string // its binary and log
 	env  []string
 
-	mu      sync.Mutex
-	process *process.Process // nil: not running
-	killed  bool             // by us
-	ended   []string         // what it said when it ended by itself
+	process atomic.Pointer[process.Process] // nil: not running
+	killed  atomic.Bool                   // by us
+
+	mu    sync.Mutex
+	ended []string // what it said when it ended by itself
 }
 
 // restartAfter is longer than the lease, so that the standby takes over and not the killed relay.
@@ -43,8 +43,8 @@ func newInstance(dir, program, name string, env ...string) (*instance, error) {
 	return i, nil
 }
 
-// run keeps the program running until ctx ends. started is called after each start.
-func (i *instance) run(ctx context.Context, program string, started func(*process.Process)) {
+// run keeps the program running until ctx ends.
+func (i *instance) run(ctx context.Context, program string) {
 	for ctx.Err() == nil {
 		p, err := process.Start(ctx, i.dir, program, i.env...)
 		if err != nil {
@@ -56,8 +56,7 @@ func (i *instance) run(ctx context.Context, program string, started func(*proces
 			continue
 		}
 
-		i.set(p)
-		started(p)
+		i.process.Store(p)
 
 		select {
 		case <-ctx.Done():
@@ -67,21 +66,12 @@ func (i *instance) run(ctx context.Context, program string, started func(*proces
 		}
 
 		// Only an end that we did not cause is a finding.
-		if !i.set(nil) {
+		i.process.Store(nil)
+		if !i.killed.Swap(false) {
 			i.found(p.Err())
 		}
 		traffic.Pause(ctx, restartAfter)
 	}
-}
-
-// set records what runs, and reports whether we killed what ran before.
-func (i *instance) set(p *process.Process) (killed bool) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-
-	killed = i.killed
-	i.process, i.killed = p, false
-	return killed
 }
 
 func (i *instance) found(err error) {
@@ -98,55 +88,22 @@ func (i *instance) findings() []string {
 
 // kill ends the program as a crash would, and reports whether it ran.
 func (i *instance) kill() bool {
-	i.mu.Lock()
-	// Mark it before the kill, so that run does not report this end.
-	p := i.process
-	i.killed = p != nil
-	i.mu.Unlock()
-
+	p := i.process.Load()
 	if p != nil {
+		i.killed.Store(true) // first, so that run does not report this end
 		p.Kill()
 	}
 	return p != nil
 }
 
-func (i *instance) runs() bool {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	return i.process != nil
-}
-
 // leads reports whether a relay says of itself that it is the leader.
 func (i *instance) leads(ctx context.Context) bool {
-	i.mu.Lock()
-	p := i.process
-	i.mu.Unlock()
+	p := i.process.Load()
 	if p == nil {
 		return false
 	}
 
-	text, err := get(ctx, "http://"+p.Admin+"/metrics")
-	return err == nil && strings.Contains(text, "\nrelay_leader 1\n")
-}
-
-func get(ctx context.Context, url string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return "", fmt.Errorf("ask %s: %w", url, err)
-	}
-
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return "", fmt.Errorf("ask %s: %w", url, err)
-	}
-	defer response.Body.Close()
-
-	text, err := io.ReadAll(response.Body)
-	if err != nil {
-		return "", fmt.Errorf("ask %s: %w", url, err)
-	}
-	return string(text), nil
+	metrics, err := rig.Metrics(ctx, p.Admin)
+	leader := metrics["relay_leader"].GetMetric()
+	return err == nil && len(leader) == 1 && leader[0].GetGauge().GetValue() == 1
 }

@@ -12,10 +12,8 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/oncepay/oncepay/internal/embedded"
-	"github.com/oncepay/oncepay/migrations"
+	"github.com/oncepay/oncepay/tools/rig"
 )
 
 const (
@@ -38,14 +36,11 @@ func startCluster(ctx context.Context, dir string) (c *cluster, err error) {
 		}
 	}()
 
-	options := embedded.PostgresOptions{
+	primary := embedded.PostgresOptions{
 		Dir:      filepath.Join(dir, "primary"),
 		Download: os.Getenv("EMBEDDED_POSTGRES") == "download",
 	}
-	if c.primary, err = embedded.StartPostgres(ctx, options); err != nil {
-		return c, err
-	}
-	if err := c.migrate(ctx); err != nil {
+	if c.primary, err = rig.Postgres(ctx, primary, database); err != nil {
 		return c, err
 	}
 
@@ -55,6 +50,7 @@ func startCluster(ctx context.Context, dir string) (c *cluster, err error) {
 		return c, err
 	}
 
+	options := primary
 	options.Dir = filepath.Join(dir, "standby")
 	if err := os.Mkdir(options.Dir, 0o755); err != nil {
 		return c, fmt.Errorf("make the standby's directory: %w", err)
@@ -70,15 +66,13 @@ func startCluster(ctx context.Context, dir string) (c *cluster, err error) {
 		return c, fmt.Errorf("mark the standby: %w", err)
 	}
 
-	primary := options
-	primary.Dir = filepath.Join(dir, "primary")
 	if c.primary, err = embedded.StartPostgres(ctx, primary); err != nil {
 		return c, err
 	}
 
 	// The slot keeps the WAL that the standby has yet to read.
 	slot := `SELECT pg_create_physical_replication_slot('` + standby + `', true)`
-	if err := execute(ctx, c.maintenance(), slot); err != nil {
+	if err := rig.Execute(ctx, c.maintenance(), slot); err != nil {
 		return c, err
 	}
 
@@ -98,30 +92,18 @@ func startCluster(ctx context.Context, dir string) (c *cluster, err error) {
 	return c, c.awaitSync(ctx)
 }
 
-func (c *cluster) migrate(ctx context.Context) error {
-	if err := embedded.CreateRoles(ctx, c.maintenance()); err != nil {
-		return err
-	}
-	if err := execute(ctx, c.maintenance(), `CREATE DATABASE `+database); err != nil {
-		return err
-	}
-
-	_, err := migrations.Up(ctx, c.primary.URL("postgres", database))
-	return err
-}
-
 // awaitSync makes every COMMIT of the primary wait for the standby, and returns once they do.
 func (c *cluster) awaitSync(ctx context.Context) error {
 	for _, sql := range []string{
 		`ALTER SYSTEM SET synchronous_standby_names = '` + standby + `'`, `SELECT pg_reload_conf()`,
 	} {
-		if err := execute(ctx, c.maintenance(), sql); err != nil {
+		if err := rig.Execute(ctx, c.maintenance(), sql); err != nil {
 			return err
 		}
 	}
 
-	return until(ctx, time.Minute, "the standby is synchronous", func(ctx context.Context) bool {
-		sync, err := query[bool](ctx, c.maintenance(),
+	return rig.Until(ctx, time.Minute, "the standby is synchronous", func(ctx context.Context) bool {
+		sync, err := rig.Query[bool](ctx, c.maintenance(),
 			`SELECT EXISTS (SELECT FROM pg_stat_replication WHERE sync_state = 'sync')`)
 		return err == nil && sync
 	})
@@ -134,8 +116,8 @@ func (c *cluster) failOver(ctx context.Context) error {
 	}
 
 	// A primary that still answers would make two of them.
-	err := until(ctx, 30*time.Second, "the primary is gone", func(ctx context.Context) bool {
-		_, err := query[int](ctx, c.maintenance(), `SELECT 1`)
+	err := rig.Until(ctx, 30*time.Second, "the primary is gone", func(ctx context.Context) bool {
+		_, err := rig.Query[int](ctx, c.maintenance(), `SELECT 1`)
 		return err != nil
 	})
 	if err != nil {
@@ -143,7 +125,7 @@ func (c *cluster) failOver(ctx context.Context) error {
 	}
 
 	url := c.standby.URL("postgres", "postgres")
-	promoted, err := query[bool](ctx, url, `SELECT pg_promote(true, 60)`)
+	promoted, err := rig.Query[bool](ctx, url, `SELECT pg_promote(true, 60)`)
 	if err == nil && !promoted {
 		err = errors.New("it did not become primary within a minute")
 	}
@@ -176,48 +158,4 @@ func (c *cluster) stop() (err error) {
 		}
 	}
 	return err
-}
-
-func execute(ctx context.Context, url, sql string) error {
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return fmt.Errorf("connect to Postgres: %w", err)
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-
-	if _, err := conn.Exec(ctx, sql); err != nil {
-		return fmt.Errorf("%s: %w", sql, err)
-	}
-	return nil
-}
-
-func query[T any](ctx context.Context, url, sql string) (value T, err error) {
-	conn, err := pgx.Connect(ctx, url)
-	if err != nil {
-		return value, fmt.Errorf("connect to Postgres: %w", err)
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-
-	if err := conn.QueryRow(ctx, sql).Scan(&value); err != nil {
-		return value, fmt.Errorf("%s: %w", sql, err)
-	}
-	return value, nil
-}
-
-// until polls ten times a second until the condition holds.
-func until(
-	ctx context.Context, most time.Duration, what string, holds func(context.Context) bool,
-) error {
-	ctx, cancel := context.WithTimeout(ctx, most)
-	defer cancel()
-	tick := time.NewTicker(100 * time.Millisecond)
-	defer tick.Stop()
-	for !holds(ctx) {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return fmt.Errorf("waited in vain for %s until %s", most, what)
-		}
-	}
-	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
@@ -14,18 +13,17 @@ import (
 	"github.com/google/uuid"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/oncepay/oncepay/internal/embedded"
 	"github.com/oncepay/oncepay/internal/process"
 	"github.com/oncepay/oncepay/internal/statements"
 	"github.com/oncepay/oncepay/internal/traffic"
+	"github.com/oncepay/oncepay/tools/rig"
 )
 
 // soaking is one run.
 type soaking struct {
 	options
-	out   io.Writer
-	begun time.Time
-	dir   string
+	rig.Progress
+	dir string
 
 	cluster *cluster
 	brokers []string
@@ -43,7 +41,7 @@ type soaking struct {
 // soak is one run from top to bottom.
 func soak(ctx context.Context, o options, stdout io.Writer) (err error) {
 	s := &soaking{
-		options: o, out: stdout, begun: time.Now(),
+		options: o, Progress: rig.NewProgress(stdout),
 		prefix: "soak-" + uuid.NewString()[:8] + ".", tail: &tail{},
 	}
 	if s.dir, err = os.MkdirTemp("", "oncepay-soak-"); err != nil {
@@ -56,7 +54,7 @@ func soak(ctx context.Context, o options, stdout io.Writer) (err error) {
 	}
 	defer func() { err = s.tidy(err) }()
 
-	s.say("building api, relay, consumer and oncepay")
+	s.Say("building api, relay, consumer and oncepay")
 	err = process.Build(ctx, s.dir, []string{"-ldflags=-s -w"}, "api", "relay", "consumer", "oncepay")
 	if err != nil {
 		return err
@@ -67,18 +65,16 @@ func soak(ctx context.Context, o options, stdout io.Writer) (err error) {
 	}
 	defer func() { err = errors.Join(err, s.cluster.stop()) }()
 
-	s.say("Postgres %s runs, with a synchronous standby (%s)", s.cluster.primary.Version(),
+	s.Say("Postgres %s runs, with a synchronous standby (%s)", s.cluster.primary.Version(),
 		s.cluster.primary.Origin())
 
-	if s.brokers = strings.Split(os.Getenv("KAFKA_BROKERS"), ","); s.brokers[0] == "" {
-		kafka, err := embedded.StartKafka()
-		if err != nil {
-			return err
-		}
-		defer kafka.Stop()
-		s.brokers = kafka.Brokers()
-		s.say("Kafka runs (%s)", kafka.Origin())
+	kafka, err := rig.Broker(ctx, os.Getenv, false, s.Say)
+	if err != nil {
+		return err
 	}
+	defer func() { err = errors.Join(err, kafka.Stop(context.WithoutCancel(ctx))) }()
+	s.brokers = strings.Split(kafka.Address, ",")
+	s.Say("%s", kafka.Name)
 
 	// Stop the programs before the servers: deferred calls run in reverse.
 	running, stop := context.WithCancel(ctx)
@@ -127,28 +123,19 @@ func (s *soaking) start(ctx context.Context, g *errgroup.Group) error {
 		}
 		s.instances = append(s.instances, i)
 
-		up := make(chan *process.Process, 1)
-		g.Go(func() error {
-			i.run(ctx, p.program, func(p *process.Process) {
-				select {
-				case up <- p:
-				default: // a restart
-				}
-			})
-			return nil
-		})
-
-		select {
-		case started := <-up:
-			s.api = started.Addr // the last one is the API
-		case <-time.After(time.Minute):
-			return fmt.Errorf("%s does not start:\n%s", p.name, strings.Join(i.findings(), "\n"))
-		case <-ctx.Done():
-			return context.Cause(ctx)
+		g.Go(func() error { i.run(ctx, p.program); return nil })
+		runs := func(context.Context) bool {
+			process := i.process.Load()
+			if process != nil {
+				s.api = process.Addr // the last one is the API
+			}
+			return process != nil
+		}
+		if err := rig.Until(ctx, time.Minute, p.name+" runs", runs); err != nil {
+			return fmt.Errorf("%w:\n%s", err, strings.Join(i.findings(), "\n"))
 		}
 	}
-
-	s.say("api, consumer and two relays run")
+	s.Say("api, consumer and two relays run")
 	return nil
 }
 
@@ -159,7 +146,8 @@ func (s *soaking) traffic(ctx context.Context) (err error) {
 	// Two clients share the load.
 	seeds := make([]traffic.Seed, 2)
 	for n := range seeds {
-		if seeds[n], err = s.seed(ctx, fmt.Sprintf("shop-%d", n)); err != nil {
+		args := traffic.SeedArgs(fmt.Sprintf("shop-%d", n))
+		if seeds[n], err = rig.Seed(ctx, s.dir, s.cluster.owner(), args); err != nil {
 			return err
 		}
 	}
@@ -208,17 +196,6 @@ func (s *soaking) traffic(ctx context.Context) (err error) {
 	return s.load.History.Close()
 }
 
-func (s *soaking) seed(ctx context.Context, name string) (traffic.Seed, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(s.dir, "oncepay"), traffic.SeedArgs(name)...)
-	cmd.Env = []string{"DATABASE_URL=" + s.cluster.owner()}
-
-	out, err := cmd.Output()
-	if err != nil {
-		return traffic.Seed{}, fmt.Errorf("oncepay seed: %w", err)
-	}
-	return traffic.ReadSeed(out)
-}
-
 // watch prints a progress line at intervals.
 func (s *soaking) watch(ctx context.Context) {
 	pause := min(s.length/10, 30*time.Second)
@@ -229,14 +206,10 @@ func (s *soaking) watch(ctx context.Context) {
 		}
 
 		if c, err := v.Count(ctx); err == nil {
-			s.say("%d payments, backlog %d, lag %d", c.Payments, c.Backlog, c.Lag())
+			s.Say("%d payments, backlog %d, lag %d", c.Payments, c.Backlog, c.Lag())
 		}
 		v.Close()
 	}
-}
-
-func (s *soaking) say(format string, args ...any) {
-	fmt.Fprintf(s.out, "%5.0fs  %s\n", time.Since(s.begun).Seconds(), fmt.Sprintf(format, args...))
 }
 
 // tidy removes everything, but keeps history and logs of a run that failed.

@@ -9,12 +9,13 @@ import (
 
 	"github.com/oncepay/oncepay/internal/invariant"
 	"github.com/oncepay/oncepay/internal/traffic"
+	"github.com/oncepay/oncepay/tools/rig"
 )
 
 // goodRun is one to which there is nothing to object.
 func goodRun() (*soaking, invariant.Report) {
 	w := newWindow("end", time.Now(), time.Minute, 0, 1)
-	_ = w.took.RecordValue(1)
+	w.took.Record(1)
 	s := &soaking{
 		kills: 5, promotions: 1, instances: []*instance{{name: "relay-1"}},
 		load: &traffic.Load{History: &traffic.History{}}, tail: &tail{windows: []*window{w}},
@@ -59,7 +60,7 @@ func TestWrongFlagIsOneLine(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"-colour"}, {"-for", "10s"}, {"-rate", "5"}, {"now"}} {
 		var stdout, stderr bytes.Buffer
-		code := run(t.Context(), args, &stdout, &stderr)
+		code := rig.Run(t.Context(), "soak", args, &stdout, &stderr, command)
 		if code != 1 || strings.Count(stderr.String(), "\n") != 1 || stdout.Len() > 0 {
 			t.Errorf("soak %v: exit code %d, %q, %q", args, code, stderr.String(), stdout.String())
 		}

@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"time"
 
-	"github.com/HdrHistogram/hdrhistogram-go"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/oncepay/oncepay/tools/rig"
 )
 
 // window is a period without faults. It records how long its payments took, from the beginning of
@@ -15,17 +15,12 @@ import (
 type window struct {
 	name        string
 	from, until time.Time
-	took        *hdrhistogram.Histogram // µs
+	took        rig.Latencies
 }
 
 func newWindow(name string, begun time.Time, length time.Duration, from, until float64) *window {
 	at := func(share float64) time.Time { return begun.Add(time.Duration(share * float64(length))) }
-	took := hdrhistogram.New(1, (10 * time.Minute).Microseconds(), 3)
-	return &window{name, at(from), at(until), took}
-}
-
-func (w *window) quantile(percent float64) float64 {
-	return float64(w.took.ValueAtQuantile(percent)) / 1000
+	return &window{name, at(from), at(until), rig.NewLatencies()}
 }
 
 // tail reads the payments' topic as records arrive.
@@ -38,14 +33,9 @@ type tail struct {
 }
 
 func (t *tail) run(ctx context.Context, brokers []string, topic string) error {
-	client, err := kgo.NewClient(
-		kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topic),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-		kgo.FetchMaxWait(100*time.Millisecond),
-	)
+	client, err := rig.Consumer(brokers, topic, kgo.FetchMaxWait(100*time.Millisecond))
 	if err != nil {
-		return fmt.Errorf("read %s: %w", topic, err)
+		return err
 	}
 	defer client.Close()
 
@@ -68,8 +58,7 @@ func (t *tail) take(r *kgo.Record, now time.Time) {
 		// A payment counts in the window in which it arrives.
 		for _, w := range t.windows {
 			if !now.Before(w.from) && now.Before(w.until) {
-				most := w.took.HighestTrackableValue()
-				_ = w.took.RecordValue(min(max(1, took.Microseconds()), most))
+				w.took.Record(took)
 			}
 		}
 
@@ -85,7 +74,7 @@ func (t *tail) take(r *kgo.Record, now time.Time) {
 // awaitNewer waits until a payment made after than has arrived, and returns the time since than.
 func (t *tail) awaitNewer(ctx context.Context, than time.Time) (time.Duration, error) {
 	const what = "a payment arrived that was made after the fault"
-	err := until(ctx, recoverMax, what, func(context.Context) bool {
+	err := rig.Until(ctx, recoverMax, what, func(context.Context) bool {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		return t.newest.After(than)

@@ -11,7 +11,7 @@ func (t *tally) counted() counted {
 	return counted{t.missing(), t.duplicates, t.outOfOrder, t.strange}
 }
 
-func TestEachPlantedFaultOfATopicIsCountedAndNothingElse(t *testing.T) {
+func TestTallyCountsEachFault(t *testing.T) {
 	t.Parallel()
 	type record struct {
 		key       string
@@ -43,8 +43,8 @@ func TestEachPlantedFaultOfATopicIsCountedAndNothingElse(t *testing.T) {
 		"two late":                            {of(4, 0, 2, 1, 3, 5), counted{outOfOrder: 2}, "2 of 6 events are out of order"},
 		"an aggregate in two partitions":      {append(of(0, 1, 2, 3, 5), record{"a", 4, 7}), counted{outOfOrder: 1}, "1 of 6 events are out of order"},
 		"lost and another one twice":          {of(0, 1, 0, 3, 4, 5), counted{missing: 1, duplicates: 1}, "1 of 6 events are missing"},
-		"a number beyond the last":            {append(of(0, 1, 2, 3, 4, 5), record{"a", 6, 1}), counted{strange: 1}, "1 records in the topic that nobody wrote"},
-		"no number":                           {append(of(0, 1, 2, 3, 4, 5), record{"a", -1, 1}), counted{strange: 1}, "1 records in the topic that nobody wrote"},
+		"a number beyond the last":            {append(of(0, 1, 2, 3, 4, 5), record{"a", 6, 1}), counted{strange: 1}, "1 records that the benchmark did not write"},
+		"no number":                           {append(of(0, 1, 2, 3, 4, 5), record{"a", -1, 1}), counted{strange: 1}, "1 records that the benchmark did not write"},
 	} {
 		got := newTally(len(sound))
 		for _, r := range c.topic {
@@ -53,21 +53,21 @@ func TestEachPlantedFaultOfATopicIsCountedAndNothingElse(t *testing.T) {
 		if got.counted() != c.want {
 			t.Errorf("%s: %+v, want %+v", name, got.counted(), c.want)
 		}
-		if err := got.err(true); (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
+		if err := got.err(ours.delivery); (err == nil) != (c.says == "") || err != nil && !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %q", name, err, c.says)
 		}
 	}
 }
 
-func TestOrderIsAskedOfOurRelayOnly(t *testing.T) {
+func TestTallyAsksOurRelayForOrder(t *testing.T) {
 	t.Parallel()
 	swapped := newTally(2)
 	swapped.record("a", 1, 0)
 	swapped.record("a", 0, 0)
-	if swapped.err(true) == nil || swapped.err(false) != nil {
-		t.Errorf("ours: %v, the tutorial's: %v", swapped.err(true), swapped.err(false))
+	if swapped.err(ours.delivery) == nil || swapped.err(tutorial.delivery) != nil {
+		t.Errorf("ours: %v, the tutorial's: %v", swapped.err(ours.delivery), swapped.err(tutorial.delivery))
 	}
-	if lost := newTally(1); lost.err(false) == nil {
+	if lost := newTally(1); lost.err(tutorial.delivery) == nil {
 		t.Error("a lost event is a result for the tutorial relay")
 	}
 }
