@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -20,7 +21,7 @@ import (
 const usage = `Usage: mutants [-run REGEXP] [-list] [-timeout D]
 
 Runs the tests that the bugs of test/mutants name, without any bug: they must pass. Then plants one bug after the other
-and runs its tests again. Prints a line for each, and exits with 1 unless all are caught:
+and runs its tests again. Prints a line for each, at the end those that were not caught, and exits with 1 unless all are:
   caught     a test failed, or hung
   SURVIVED   all tests passed
   BROKEN     the bug cannot be planted, does not compile, or its tests do not pass without it
@@ -85,6 +86,7 @@ type runner struct {
 	baseline map[string]result // of the tests of a package without any bug
 	mu       sync.Mutex
 	counts   map[string]int // by verdict
+	missed   []string       // verdicts and names of those not caught
 }
 
 const (
@@ -109,6 +111,11 @@ func (r *runner) run(ctx context.Context) int {
 	})
 	fmt.Fprintf(r.stdout, "%d of %d caught, %d survived, %d broken, in %s\n", r.counts[caught], len(r.mutants),
 		r.counts[survived], r.counts[broken], time.Since(began).Round(time.Second))
+	slices.Sort(r.missed)
+	for _, m := range r.missed {
+		fmt.Fprintln(r.stdout, " ", m)
+	}
+
 	if len(r.mutants) == 0 || r.counts[caught] < len(r.mutants) {
 		return 1
 	}
@@ -130,9 +137,11 @@ func (r *runner) measureBaseline(ctx context.Context) {
 	r.baseline = map[string]result{}
 	each(packages, func(p string) {
 		result := goTest(ctx, "", strings.Join(patterns[p], "|"), baselineTimeout, p)
+
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.baseline[p] = result
+		fmt.Fprintf(r.stdout, "(%d/%d) %s\n", len(r.baseline), len(packages), p)
 	})
 }
 
@@ -145,6 +154,9 @@ func (r *runner) report(ctx context.Context, m *mutant) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.counts[verdict]++
+	if verdict != caught {
+		r.missed = append(r.missed, fmt.Sprintf("%-8s %s", verdict, m.name))
+	}
 	tried := r.counts[caught] + r.counts[survived] + r.counts[broken]
 	fmt.Fprintf(r.stdout, "[%d/%d] %-8s %5.1fs %s: %.160s\n", tried, len(r.mutants), verdict, time.Since(began).Seconds(), m.name, why)
 }

@@ -131,8 +131,19 @@ func TestVerdicts(t *testing.T) {
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("%s\nwant\n%s\nall:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"), stdout.String())
 	}
-	if !strings.Contains(stdout.String(), "2 of 7 caught, 1 survived, 4 broken") {
+	end := regexp.MustCompile(`2 of 7 caught, 1 survived, 4 broken, in \S+
+  BROKEN   deleted
+  BROKEN   no-test
+  BROKEN   red-test
+  BROKEN   twice
+  SURVIVED unseen
+$`)
+	if !end.MatchString(stdout.String()) {
 		t.Error(stdout.String())
+	}
+	stdout.Reset()
+	if code := run(t.Context(), []string{"-run", "^unseen$"}, &stdout, &stderr); code != 1 {
+		t.Errorf("one survived, exit code %d: %s", code, stdout.String())
 	}
 	if code := run(t.Context(), []string{"-run", "^difference$"}, &stdout, &stderr); code != 0 {
 		t.Errorf("all caught, exit code %d: %s", code, stdout.String())
