@@ -86,7 +86,7 @@ func (l load) run(ctx context.Context, measure func(wait func())) (*result, erro
 func (l load) connection(ctx context.Context, n int, r *result) {
 	conn, err := l.dial()
 	if err != nil {
-		r.add(uuid.Nil, answer{}, "", err, false, false, 0)
+		r.fail(err)
 		return
 	}
 	defer conn.Close()
@@ -107,11 +107,14 @@ func (l load) connection(ctx context.Context, n int, r *result) {
 		if _, err = conn.Write(request); err == nil {
 			got, err = readAnswer(in)
 		}
-		now := time.Now()
-		counts := l.rate == 0 && r.window.holds(now) || l.rate > 0 && r.window.holds(at)
-		if r.add(key, got, replayed, err, l.refusals, counts, now.Sub(at)); err != nil {
+		if err != nil {
+			r.fail(err)
 			return
 		}
+
+		now := time.Now()
+		counts := l.rate == 0 && r.window.holds(now) || l.rate > 0 && r.window.holds(at)
+		l.add(r, key, got, answer{201, replayed}, counts, now.Sub(at))
 	}
 }
 
@@ -134,30 +137,32 @@ func (l load) turn(r *result) (at time.Time, more bool) {
 }
 
 // add counts an answer as what it is.
-func (r *result) add(
-	key uuid.UUID, got answer, replayed string, err error, refusals, counts bool, took time.Duration,
-) {
+func (l load) add(r *result, key uuid.UUID, got, want answer, counts bool, took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	// Addresses and ports differ from connection to connection.
-	if op, ok := errors.AsType[*net.OpError](err); ok {
-		err = fmt.Errorf("%s: %w", op.Op, op.Err)
-	}
 	switch {
-	case err != nil:
-		r.wrong[err.Error()]++
-		return
-	case got.status == 429 && refusals:
+	case got.status == 429 && l.refusals:
 		r.refused++
-	case got != answer{201, replayed}:
-		r.wrong[fmt.Sprintf("status %d, replayed %q, expected 201, %q", got.status, got.replayed, replayed)]++
-	case replayed == "false":
+	case got != want:
+		r.wrong[fmt.Sprintf("%+v, expected %+v", got, want)]++
+	case want.replayed == "false":
 		r.keys = append(r.keys, key)
 	}
 	if counts {
 		r.latencies.Record(took)
 	}
+}
+
+// fail leaves out addresses and ports, which differ from connection to connection.
+func (r *result) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if op, ok := errors.AsType[*net.OpError](err); ok {
+		err = fmt.Errorf("%s: %w", op.Op, op.Err)
+	}
+	r.wrong[err.Error()]++
 }
 
 // err names the answers that were not expected.

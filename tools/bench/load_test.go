@@ -117,8 +117,8 @@ func TestUnexpectedAnswerIsCountedAndNamed(t *testing.T) {
 		replayed string
 		want     string
 	}{
-		"refused":           {503, "false", "status 503"},
-		"replay of nothing": {201, "true", `status 201, replayed "true", expected 201, "false"`},
+		"refused":           {503, "false", "{status:503 replayed:false}"},
+		"replay of nothing": {201, "true", `{status:201 replayed:true}, expected {status:201 replayed:false}`},
 		"gone":              {0, "", "EOF"},
 	} {
 		t.Run(name, func(t *testing.T) {

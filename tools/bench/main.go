@@ -95,27 +95,23 @@ var reserved = []string{
 }
 
 func parse(benchmark string, args []string, stdout io.Writer) (o options, err error) {
-	f := flag.NewFlagSet("bench "+benchmark, flag.ContinueOnError)
-	number := func(p *int, name string, value, least, most int, usage string) {
-		rig.Int(f, p, name, value, least, most, usage)
-	}
-
-	number(&o.rounds, "rounds", 3, 1, 50, "`number` of rounds")
+	f := rig.NewFlags("bench " + benchmark)
+	f.Int(&o.rounds, "rounds", 3, 1, 50, "`number` of rounds")
 	f.BoolVar(&o.smoke, "smoke", false, "half a minute; fails only if something is broken")
 	variable := "relay"
 	if benchmark == "intake" {
 		variable = "api"
-		number(&o.seconds, "seconds", 4, 1, 600, "`length` of each measurement")
-		number(&o.connections, "connections", 256, 1, 1000, "`number` of connections")
-		number(&o.accounts, "accounts", 10_000, 2, 10_000, "`number` of accounts that pay each other")
-		number(&o.rate, "rate", 0, 0, 100_000, "`requests` a second of the open loop, 0 = half of what BATCH_MAX=1 reaches")
-		number(&o.stored, "stored", 0, 0, 100_000_000, "also measure with this `number` of keys and payments stored: takes minutes, and 1.5 GB a million")
+		f.Int(&o.seconds, "seconds", 4, 1, 600, "`length` of each measurement")
+		f.Int(&o.connections, "connections", 256, 1, 1000, "`number` of connections")
+		f.Int(&o.accounts, "accounts", 10_000, 2, 10_000, "`number` of accounts that pay each other")
+		f.Int(&o.rate, "rate", 0, 0, 100_000, "`requests` a second of the open loop, 0 = half of what BATCH_MAX=1 reaches")
+		f.Int(&o.stored, "stored", 0, 0, 100_000_000, "also measure with this `number` of keys and payments stored: takes minutes, and 1.5 GB a million")
 	} else {
-		number(&o.seconds, "seconds", 5, 1, 600, "`length` of each measurement with traffic")
-		number(&o.few, "few", 50_000, 1000, 5_000_000, "`events` of the small drain")
-		number(&o.many, "many", 500_000, 0, 5_000_000, "`events` of the large drain, more than -few; 0 = none")
-		number(&o.tutorial, "tutorial", 500_000, 1000, 5_000_000, "most `events` that the tutorial relay drains")
-		number(&o.backlog, "backlog", 1_000_000, 0, 20_000_000, "`events` that wait when memory is measured, more than -many; 0 = none")
+		f.Int(&o.seconds, "seconds", 5, 1, 600, "`length` of each measurement with traffic")
+		f.Int(&o.few, "few", 50_000, 1000, 5_000_000, "`events` of the small drain")
+		f.Int(&o.many, "many", 500_000, 0, 5_000_000, "`events` of the large drain, more than -few; 0 = none")
+		f.Int(&o.tutorial, "tutorial", 500_000, 1000, 5_000_000, "most `events` that the tutorial relay drains")
+		f.Int(&o.backlog, "backlog", 1_000_000, 0, 20_000_000, "`events` that wait when memory is measured, more than -many; 0 = none")
 		f.BoolVar(&o.kfake, "kfake", false, "use the broker inside this process, whatever else there is")
 	}
 	f.Func(variable, "`NAME=VALUE`, a variable of our program in every phase; repeat it for more", func(s string) error {
@@ -130,7 +126,7 @@ func parse(benchmark string, args []string, stdout io.Writer) (o options, err er
 		return nil
 	})
 
-	if err := rig.Parse(f, usage, args, stdout); err != nil {
+	if err := f.Parse(usage, args, stdout); err != nil {
 		return o, err
 	}
 	if o.many != 0 && o.many <= o.few || o.backlog != 0 && o.backlog <= max(o.few, o.many) {

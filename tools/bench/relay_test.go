@@ -143,7 +143,7 @@ func TestScanSeesCommittedRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer on.remove(context.Background())
-	client, err := kgo.NewClient(kgo.SeedBrokers(on.brokers...), kgo.TransactionalID(on.prefix))
+	client, err := kgo.NewClient(kgo.SeedBrokers(on.brokers...), kgo.TransactionalID(on.name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +154,7 @@ func TestScanSeesCommittedRecords(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, n := range numbers {
-			r := &kgo.Record{Topic: on.name(), Key: []byte("a"), Value: []byte(`{"n":"000000000` + n + `"}`)}
+			r := &kgo.Record{Topic: on.name, Key: []byte("a"), Value: []byte(`{"n":"000000000` + n + `"}`)}
 			if err := client.ProduceSync(t.Context(), r).FirstErr(); err != nil {
 				t.Fatal(err)
 			}
@@ -179,7 +179,7 @@ func TestScanSeesCommittedRecords(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer plain.Close()
-	if err := plain.ProduceSync(t.Context(), &kgo.Record{Topic: on.name(), Key: []byte("a"), Value: []byte("no number")}).FirstErr(); err != nil {
+	if err := plain.ProduceSync(t.Context(), &kgo.Record{Topic: on.name, Key: []byte("a"), Value: []byte("no number")}).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
 	if count, err = on.scan(t.Context(), 4); err != nil {
@@ -227,7 +227,7 @@ func TestTutorialRelaySendsEachEventOnce(t *testing.T) {
 	var stderr bytes.Buffer
 	go func() {
 		ended <- tutorialRelay(ctx, func(name string) string {
-			return map[string]string{"DATABASE_URL": url, "KAFKA_BROKERS": strings.Join(on.brokers, ","), "TOPIC_PREFIX": on.prefix}[name]
+			return map[string]string{"DATABASE_URL": url, "KAFKA_BROKERS": strings.Join(on.brokers, ","), "TOPIC_PREFIX": strings.TrimSuffix(on.name, "payments")}[name]
 		}, &stderr)
 	}()
 	testenv.Eventually(t, time.Minute, func() error {

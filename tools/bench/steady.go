@@ -109,7 +109,7 @@ func (at moments) measure(window span, rate int) measured {
 
 // traffic writes and consumes, and returns the window.
 func (s *relaySession) traffic(ctx context.Context, p pace, url string, at moments) (window span, err error) {
-	client, err := rig.Consumer(s.topic.brokers, s.topic.name())
+	client, err := rig.Consumer(s.topic.brokers, s.topic.name)
 	if err != nil {
 		return window, err
 	}
@@ -126,12 +126,12 @@ func (s *relaySession) traffic(ctx context.Context, p pace, url string, at momen
 		return window, err
 	}
 
-	start := time.Now()
-	window = span{start.Add(steadyWarm), start.Add(steadyWarm + s.window())}
+	window.from = time.Now().Add(steadyWarm)
+	window.until = window.from.Add(s.window())
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return consume(ctx, client, at.consumed, len(at.consumed)-1) })
 	for w := range writers {
-		g.Go(func() error { return p.write(ctx, url, w, start, s.window(), at.committed) })
+		g.Go(func() error { return p.write(ctx, url, w, window, at.committed) })
 	}
 	if p.hold {
 		g.Go(func() error { return hold(ctx, url, p.table, window, int64(len(at.consumed)-1)) })
@@ -163,9 +163,7 @@ func consume(ctx context.Context, client *kgo.Client, consumed []time.Time, miss
 }
 
 // write commits one writer's events when they are due, and notes when the commit returned.
-func (p pace) write(
-	ctx context.Context, url string, writer int, start time.Time, window time.Duration, committed []time.Time,
-) error {
+func (p pace) write(ctx context.Context, url string, writer int, window span, committed []time.Time) error {
 	conn, err := rig.Connect(ctx, url)
 	if err != nil {
 		return err
@@ -174,8 +172,8 @@ func (p pace) write(
 
 	numbers := make([]int64, p.each)
 	between := time.Duration(p.each) * time.Second / time.Duration(p.rate) // of all writers' transactions
-	for i := range p.transactions(window) {
-		rig.Wait(ctx, start.Add(time.Duration(i*writers+writer)*between))
+	for i := range p.transactions(window.until.Sub(window.from)) {
+		rig.Wait(ctx, window.from.Add(time.Duration(i*writers+writer)*between-steadyWarm))
 		for j := range numbers {
 			numbers[j] = int64(numberFor(writer, i*p.each+j))
 		}

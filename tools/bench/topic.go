@@ -25,23 +25,19 @@ const (
 
 // topic is where one measurement sends its events. Each has its own, which is deleted afterwards.
 type topic struct {
+	name    string
 	brokers []string
-	prefix  string
-	client  *kgo.Client
 	admin   *kadm.Client
 }
 
 func makeTopic(ctx context.Context, brokers []string, prefix string) (*topic, error) {
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...))
+	admin, err := kadm.NewOptClient(kgo.SeedBrokers(brokers...))
 	if err != nil {
 		return nil, fmt.Errorf("make Kafka client: %w", err)
 	}
 
-	t := &topic{brokers: brokers, prefix: prefix, client: client, admin: kadm.NewClient(client)}
-	made, err := t.admin.CreateTopics(ctx, topicPartitions, -1, nil, t.name())
-	if err == nil {
-		err = made.Error()
-	}
+	t := &topic{name: prefix + "payments", brokers: brokers, admin: admin}
+	_, err = admin.CreateTopic(ctx, topicPartitions, -1, nil, t.name)
 	if err == nil {
 		// A broker says that it made a topic before each one knows its partitions.
 		err = rig.Until(ctx, 10*time.Second, "it has its partitions", func(ctx context.Context) bool {
@@ -50,46 +46,35 @@ func makeTopic(ctx context.Context, brokers []string, prefix string) (*topic, er
 		})
 	}
 	if err != nil {
-		client.Close()
-		return nil, fmt.Errorf("make topic %s: %w", t.name(), err)
+		admin.Close()
+		return nil, fmt.Errorf("make topic %s: %w", t.name, err)
 	}
 	return t, nil
 }
 
-func (t *topic) name() string { return t.prefix + "payments" }
-
-// remove deletes the topic, and what else the relay made under its prefix.
-func (t *topic) remove(ctx context.Context) error {
-	defer t.client.Close()
+// remove deletes the topic, and what else the relay made under its prefix. It does not matter if it
+// cannot: the next run's topics have other names.
+func (t *topic) remove(ctx context.Context) {
+	defer t.admin.Close()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 
-	all, err := t.admin.ListTopicsWithInternal(ctx)
-	if err == nil {
-		names := slices.DeleteFunc(all.Names(), func(n string) bool { return !strings.HasPrefix(n, t.prefix) })
-		_, err = t.admin.DeleteTopics(ctx, names...)
-	}
-	if err != nil {
-		return fmt.Errorf("delete topics: %w", err)
-	}
-	return nil
+	all, _ := t.admin.ListTopicsWithInternal(ctx)
+	prefix := strings.TrimSuffix(t.name, "payments")
+	names := slices.DeleteFunc(all.Names(), func(n string) bool { return !strings.HasPrefix(n, prefix) })
+	_, _ = t.admin.DeleteTopics(ctx, names...)
 }
 
 // ends returns how far a read_committed reader can read, by partition.
 func (t *topic) ends(ctx context.Context) (map[int32]int64, error) {
-	listed, err := t.admin.ListCommittedOffsets(ctx, t.name())
+	listed, err := t.admin.ListCommittedOffsets(ctx, t.name)
 	if err == nil {
 		err = listed.Error()
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read how far the topic goes: %w", err)
-	}
 
 	ends := map[int32]int64{}
-	for partition, o := range listed[t.name()] {
-		ends[partition] = o.Offset
-	}
-	return ends, nil
+	listed.Each(func(o kadm.ListedOffset) { ends[o.Partition] = o.Offset })
+	return ends, err
 }
 
 // await returns when the topic reached its full length, to some ten milliseconds. It asks for the
@@ -126,7 +111,7 @@ func (t *topic) scan(ctx context.Context, events int) (*tally, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := rig.Consumer(t.brokers, t.name(), kgo.KeepControlRecords()) // the end may be a marker
+	client, err := rig.Consumer(t.brokers, t.name, kgo.KeepControlRecords()) // the end may be a marker
 	if err != nil {
 		return nil, err
 	}

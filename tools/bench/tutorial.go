@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -41,7 +40,7 @@ CREATE TABLE ` + tutorialTable + ` (
 CREATE INDEX ` + tutorialTable + `_unpublished ON ` + tutorialTable + ` (id) WHERE published_at IS NULL`
 
 const lockUnpublished = `
-SELECT id, event_id, aggregate_type, aggregate_id, event_type, payload
+SELECT id, event_id::text, aggregate_type, aggregate_id::bytea, event_type, payload
 FROM ` + tutorialTable + ` WHERE published_at IS NULL ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED`
 
 const markPublished = `UPDATE ` + tutorialTable + ` SET published_at = now() WHERE id = ANY($1)`
@@ -84,42 +83,33 @@ func tutorialRelay(ctx context.Context, getenv func(string) string, stderr io.Wr
 // relayBatch holds its transaction open while it waits for the broker, as the tutorials do.
 func relayBatch(ctx context.Context, conn *pgx.Conn, client *kgo.Client, prefix string) (sent int, err error) {
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, lockUnpublished, tutorialBatch)
-		if err != nil {
-			return fmt.Errorf("read outbox: %w", err)
-		}
-		events, err := pgx.CollectRows(rows, pgx.RowToStructByPos[struct {
-			ID                    int64
-			Event                 uuid.UUID
-			Type, Aggregate, Kind string
-			Payload               []byte
-		}])
-		if err != nil {
-			return fmt.Errorf("read outbox: %w", err)
-		}
-
 		var ids []int64
 		var records []*kgo.Record
-		for _, e := range events {
-			ids = append(ids, e.ID)
-			headers := []kgo.RecordHeader{
-				{Key: "ce_id", Value: []byte(e.Event.String())}, {Key: "ce_type", Value: []byte(e.Kind)},
+		rows, _ := tx.Query(ctx, lockUnpublished, tutorialBatch) // CollectRows returns its error
+		_, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (struct{}, error) {
+			var id int64
+			var event, topic, kind string
+			r := &kgo.Record{}
+			err := row.Scan(&id, &event, &topic, &r.Key, &kind, &r.Value)
+			r.Topic = prefix + topic
+			r.Headers = []kgo.RecordHeader{
+				{Key: "ce_id", Value: []byte(event)}, {Key: "ce_type", Value: []byte(kind)},
 			}
-			records = append(records, &kgo.Record{
-				Topic: prefix + e.Type, Key: []byte(e.Aggregate), Value: e.Payload, Headers: headers,
-			})
-		}
-		if sent = len(ids); sent == 0 {
-			return nil
+			ids, records = append(ids, id), append(records, r)
+			return struct{}{}, err
+		})
+		if sent = len(ids); sent == 0 || err != nil {
+			return err
 		}
 
 		if err := client.ProduceSync(ctx, records...).FirstErr(); err != nil {
-			return fmt.Errorf("produce: %w", err)
+			return err
 		}
-		if _, err := tx.Exec(ctx, markPublished, ids); err != nil {
-			return fmt.Errorf("mark events as published: %w", err)
-		}
-		return nil
+		_, err = tx.Exec(ctx, markPublished, ids)
+		return err
 	})
-	return sent, err
+	if err != nil {
+		return 0, fmt.Errorf("relay a batch: %w", err)
+	}
+	return sent, nil
 }

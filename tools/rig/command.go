@@ -40,8 +40,14 @@ func Run(
 	return 1
 }
 
+// Flags are those of a command.
+type Flags struct{ *flag.FlagSet }
+
+// NewFlags has none yet.
+func NewFlags(name string) Flags { return Flags{flag.NewFlagSet(name, flag.ContinueOnError)} }
+
 // Int defines a flag whose value must lie between least and most.
-func Int(f *flag.FlagSet, p *int, name string, value, least, most int, usage string) {
+func (f Flags) Int(p *int, name string, value, least, most int, usage string) {
 	*p = value
 	usage = fmt.Sprintf("%s; %d to %d (default %d)", usage, least, most, value)
 
@@ -57,10 +63,10 @@ func Int(f *flag.FlagSet, p *int, name string, value, least, most int, usage str
 }
 
 // Parse reads flags only: there are no other arguments. The usage precedes the list of flags.
-func Parse(f *flag.FlagSet, usage string, args []string, stdout io.Writer) error {
+func (f Flags) Parse(usage string, args []string, stdout io.Writer) error {
 	f.SetOutput(io.Discard)
 
-	err := f.Parse(args)
+	err := f.FlagSet.Parse(args)
 	switch {
 	case errors.Is(err, flag.ErrHelp):
 		fmt.Fprint(stdout, usage)

@@ -6,7 +6,6 @@ package main
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -48,13 +47,13 @@ const shortest = time.Minute
 
 func command(ctx context.Context, args []string, stdout io.Writer) error {
 	var o options
-	f := flag.NewFlagSet("soak", flag.ContinueOnError)
+	f := rig.NewFlags("soak")
 	f.DurationVar(&o.length, "for", 20*time.Minute, "`duration` of the load, at least 1m")
-	rig.Int(f, &o.rate, "rate", 400, 50, 10_000, "requests a `second`")
+	f.Int(&o.rate, "rate", 400, 50, 10_000, "requests a `second`")
 	f.BoolVar(&o.exactlyOnce, "exactly-once", false,
 		"run the relays with RELAY_DELIVERY=exactly-once: then no event may be repeated")
 
-	if err := rig.Parse(f, usage, args, stdout); err != nil {
+	if err := f.Parse(usage, args, stdout); err != nil {
 		return err
 	}
 	if o.length < shortest {
