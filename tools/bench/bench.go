@@ -61,6 +61,8 @@ func start(ctx context.Context, o options, stdout io.Writer, programs ...string)
 	if err != nil {
 		return b, err
 	}
+
+	// One session for all readings: a new one for each would be part of what Postgres spends.
 	if b.admin, err = rig.Connect(ctx, b.owner("postgres")); err != nil {
 		return b, err
 	}
@@ -139,7 +141,8 @@ func (b *bench) cost(ctx context.Context, p *process.Process, do func() error) (
 
 // spent reads the counters.
 func (b *bench) spent(ctx context.Context, p *process.Process) (c cost, err error) {
-	if p.Addr != "" { // the API
+	// Only the API serves HTTP.
+	if p.Addr != "" {
 		if c.after, err = rig.Metrics(ctx, p.Admin); err != nil {
 			return c, err
 		}
@@ -148,10 +151,12 @@ func (b *bench) spent(ctx context.Context, p *process.Process) (c cost, err erro
 		return c, fmt.Errorf("read the position of the log: %w", err)
 	}
 
+	// Postgres is its first process, what that has reaped, and the sessions that run.
 	all, err := procfs.AllProcs()
 	if err != nil {
 		return c, fmt.Errorf("list processes: %w", err)
 	}
+
 	for _, process := range all {
 		s, err := process.Stat()
 		if err != nil {
@@ -172,9 +177,11 @@ func (b *bench) spent(ctx context.Context, p *process.Process) (c cost, err erro
 		}
 	}
 
+	// It has ended, or /proc is of another kind.
 	if c.peak == 0 {
 		return c, fmt.Errorf("%s is not among the processes", p.Name)
 	}
+
 	c.seconds = float64(time.Now().UnixMicro()) / 1e6
 	return c, nil
 }
@@ -189,6 +196,7 @@ func (c cost) histogram(name string) (histogram, error) {
 		if len(family) != 1 || len(family[0].GetHistogram().GetBucket()) == 0 {
 			return histogram{}, fmt.Errorf("the API does not show the histogram %s", name)
 		}
+
 		ends = append(ends, family[0].GetHistogram())
 	}
 	return histogram{ends[0], ends[1]}, nil
@@ -209,5 +217,6 @@ func (h histogram) atMost(q float64) float64 {
 			return bucket.GetUpperBound()
 		}
 	}
+
 	return math.NaN()
 }

@@ -40,6 +40,7 @@ func insert(ctx context.Context, conn *pgx.Conn, table string, numbers []int64, 
 	if _, err := conn.Exec(ctx, sql, numbers, aggregates, aggregate); err != nil {
 		return fmt.Errorf("insert events: %w", err)
 	}
+
 	return nil
 }
 
@@ -69,6 +70,7 @@ func fill(ctx context.Context, url, table string, from, until int) error {
 			return err
 		}
 	}
+
 	return rig.Execute(ctx, url, `VACUUM ANALYZE `+table, `CHECKPOINT`)
 }
 
@@ -78,10 +80,12 @@ func numberOf(payload []byte) int {
 	if len(payload) < before+digits {
 		return -1
 	}
+
 	n, err := strconv.ParseUint(string(payload[before:before+digits]), 10, 63)
 	if err != nil {
 		return -1
 	}
+
 	return int(n)
 }
 

@@ -37,6 +37,7 @@ func (f figures) values(r row, suffix string) []float64 {
 		of = r.name
 	}
 
+	// What is compared was measured in the same round, so a ratio is of one round too.
 	values := slices.Clone(f[of+suffix])
 	if ratio {
 		under := f[by+suffix]
@@ -45,6 +46,7 @@ func (f figures) values(r row, suffix string) []float64 {
 			values[i] /= under[i]
 		}
 	}
+
 	return slices.DeleteFunc(values, math.IsNaN)
 }
 

@@ -88,9 +88,11 @@ func intake(ctx context.Context, o options, stdout io.Writer) (err error) {
 	b := &intakeBench{bench: started}
 	b.Say("%s", b.machine)
 	b.Say("opening %d accounts", b.accounts)
+	// Both tenants are in the database that each measurement copies.
 	if b.shop, err = b.seed(ctx, tenant, b.accounts); err != nil {
 		return err
 	}
+
 	if b.neighbour, err = b.seed(ctx, tenant+"-neighbour", 100); err != nil {
 		return err
 	}
@@ -105,6 +107,7 @@ func intake(ctx context.Context, o options, stdout io.Writer) (err error) {
 			return err
 		}
 	}
+
 	for round := range b.rounds {
 		for _, s := range list {
 			if _, err := b.run(ctx, s); err != nil {
@@ -112,6 +115,7 @@ func intake(ctx context.Context, o options, stdout io.Writer) (err error) {
 			}
 		}
 	}
+
 	if b.stored > 0 {
 		if err := b.measureStored(ctx); err != nil {
 			return err
@@ -124,6 +128,7 @@ func intake(ctx context.Context, o options, stdout io.Writer) (err error) {
 	if b.smoke && !(ratio >= 2) {
 		return fmt.Errorf("group commit is only %.2f times as fast: something is broken", ratio)
 	}
+
 	return nil
 }
 
@@ -149,11 +154,13 @@ func (b *intakeBench) findPool(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+
 		if m["per_s"] > best {
 			best, chosen = m["per_s"], b.pool
 		}
 	}
 
+	// The open loop must leave BATCH_MAX=1 room, or it measures a queue.
 	b.pool = chosen
 	b.Say("the best pool for BATCH_MAX=1 has %d connections", chosen)
 	if b.rate == 0 {
@@ -177,6 +184,7 @@ func (b *intakeBench) run(ctx context.Context, s scenario) (m measured, err erro
 				return fmt.Errorf("%s: %w", st.name, err)
 			}
 		}
+
 		return nil
 	})
 	return m, err
@@ -199,11 +207,13 @@ func (b *intakeBench) session(
 		"HTTP_ADDR=127.0.0.1:0", "DATABASE_URL=" + b.postgres.URL("api_write", database),
 		"DATABASE_READ_URL=" + b.postgres.URL("api_read", database),
 	}
-	if !to.limits { // they are not what is measured
+	// Nothing but the flood reaches the share of a tenant.
+	if !to.limits {
 		env = append(env, fmt.Sprintf("TENANT_MAX=%d", max(300, b.connections)))
 	}
+	// Last, so that it holds whatever -api says.
 	env = append(env, b.variables...)
-	if !to.group { // last, so that it holds whatever -api says
+	if !to.group {
 		env = append(env, "BATCH_MAX=1", fmt.Sprintf("COMMITTERS=%d", b.pool),
 			fmt.Sprintf("DATABASE_POOL=%d", b.pool))
 	}
@@ -212,6 +222,7 @@ func (b *intakeBench) session(
 	if err != nil {
 		return err
 	}
+
 	s := &session{intakeBench: b, group: to.group}
 	if s.api, err = process.Start(ctx, b.dir, "api", env...); err != nil {
 		return err
@@ -222,16 +233,17 @@ func (b *intakeBench) session(
 	if err := do(s); err != nil {
 		return err
 	}
+
 	s.api.Stop()
 	return checkBooks(ctx, b.owner(database), before, s.first)
 }
 
-// load is a stretch as one tenant's.
-func (s *session) load(st stretch, from traffic.Seed) load {
+// measure sends a stretch of load. Costs are for each request.
+func (s *session) measure(ctx context.Context, st stretch) (measured, error) {
 	l := load{
-		dial:        func() (net.Conn, error) { return net.Dial("tcp", s.api.Addr) },
-		payments:    newPayments(from, st.hot),
-		connections: st.connections, warmup: st.warm, window: s.window(), pause: pause,
+		dial:     func() (net.Conn, error) { return net.Dial("tcp", s.api.Addr) },
+		payments: newPayments(s.shop, st.hot), connections: st.connections,
+		warmup: st.warm, window: s.window(), pause: pause,
 	}
 	if st.connections == 0 {
 		l.connections = s.connections
@@ -242,24 +254,17 @@ func (s *session) load(st stretch, from traffic.Seed) load {
 	if st.replay {
 		l.replay = s.paid
 	}
-	if st.quiet {
-		l.window = l.window * 3 / 2
-	}
-	return l
-}
 
-// measure sends a stretch of load. Costs are for each request.
-func (s *session) measure(ctx context.Context, st stretch) (measured, error) {
-	l := s.load(st, s.shop)
 	noise := &result{}
 	var noiseErr error
 	var flood sync.WaitGroup
-	if st.flood {
+	if st.quiet {
+		l.window = l.window * 3 / 2
 		loud := l
 		loud.connections, loud.refusals = floodConnections, true
-		flood.Go(func() { noise, noiseErr = loud.run(ctx, func(func()) {}) })
-	}
-	if st.quiet {
+		if st.flood {
+			flood.Go(func() { noise, noiseErr = loud.run(ctx, func(func()) {}) })
+		}
 		l.payments = newPayments(s.neighbour, false)
 		l.connections, l.rate = quietConnections, quietRate
 	}
@@ -270,6 +275,7 @@ func (s *session) measure(ctx context.Context, st stretch) (measured, error) {
 		spent, costErr = s.cost(ctx, s.api, func() error { wait(); return nil })
 	})
 	flood.Wait()
+	// Count first answers even if something was wrong: the books are checked against them.
 	s.paid = t.keys
 	s.first += len(t.keys) + len(noise.keys)
 
@@ -284,6 +290,7 @@ func (s *session) measure(ctx context.Context, st stretch) (measured, error) {
 		return nil, errors.New("nothing was refused: it is no flood")
 	}
 
+	// What the API counted in the window.
 	claims, claimsErr := spent.histogram("idempotency_claim_seconds")
 	batches, batchesErr := spent.histogram("commit_batch_requests")
 	if err := errors.Join(claimsErr, batchesErr); err != nil {
@@ -318,7 +325,9 @@ func checkBooks(ctx context.Context, url string, before, first int) error {
 	if err != nil {
 		return err
 	}
+
 	var wrong error
+	// One payment for each first answer, no more and no less.
 	if now-before != first {
 		wrong = fmt.Errorf("the books do not balance: %d first answers, but %d payments", first, now-before)
 	}
@@ -334,7 +343,8 @@ func checkBooks(ctx context.Context, url string, before, first int) error {
 		return fmt.Errorf("check the books: %w", err)
 	}
 
-	report, err := invariant.Check(ctx, invariant.Sources{DB: db}) // no topics: there is no relay here
+	// Without topics: there is no relay here.
+	report, err := invariant.Check(ctx, invariant.Sources{DB: db})
 	for name, n := range report.Wrong() {
 		wrong = errors.Join(wrong, fmt.Errorf("the books do not balance: %d %s: %v",
 			n, name, report.Line(name).Examples))

@@ -93,6 +93,7 @@ func (l load) connection(ctx context.Context, n int, r *result) {
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	_ = conn.SetDeadline(r.window.until.Add(patience)) // without one it fails at once
 
+	// The buffers are reused: garbage would cost what is measured its processor time.
 	in := bufio.NewReader(conn)
 	var request []byte
 	for at, more := l.turn(r); more; at, more = l.turn(r) {
@@ -112,6 +113,7 @@ func (l load) connection(ctx context.Context, n int, r *result) {
 			return
 		}
 
+		// A closed loop counts what was answered in the window, an open one what was due in it.
 		now := time.Now()
 		counts := l.rate == 0 && r.window.holds(now) || l.rate > 0 && r.window.holds(at)
 		l.add(r, key, got, answer{201, replayed}, counts, now.Sub(at))
@@ -130,6 +132,7 @@ func (l load) turn(r *result) (at time.Time, more bool) {
 		return at, false
 	}
 
+	// pause may return early.
 	for d := time.Until(at); d > 0; d = time.Until(at) {
 		l.pause(d)
 	}
@@ -174,6 +177,7 @@ func (r *result) err() error {
 	if len(list) == 0 {
 		return nil
 	}
+
 	return errors.New("answers that were not expected: " + strings.Join(list, "; "))
 }
 
@@ -215,6 +219,7 @@ func newPayments(from traffic.Seed, hot bool) *payments {
 // write appends the request under the key.
 func (p *payments) write(buffer []byte, key uuid.UUID) []byte {
 	first, second := binary.BigEndian.Uint32(key[0:]), binary.BigEndian.Uint32(key[9:])
+	// Two different accounts.
 	n := uint32(len(p.accounts))
 	from, step := first%n, 1+second%(n-1)
 	to := (from + step) % n
@@ -242,6 +247,7 @@ func readAnswer(in *bufio.Reader) (a answer, err error) {
 		if err != nil {
 			return a, err
 		}
+
 		line = bytes.TrimRight(line, "\r\n")
 		name, value, _ := bytes.Cut(line, []byte(": "))
 

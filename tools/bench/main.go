@@ -66,6 +66,7 @@ func command(ctx context.Context, args []string, stdout io.Writer) error {
 		case benchmark == "intake":
 			return intake(ctx, o, stdout)
 		}
+
 		return relay(ctx, o, stdout)
 	default:
 		return fmt.Errorf("%q is no benchmark: expected intake or relay (bench -h shows more)", benchmark)
@@ -119,9 +120,11 @@ func parse(benchmark string, args []string, stdout io.Writer) (o options, err er
 		if !ok || name == "" || strings.ToUpper(name) != name {
 			return errors.New("expected NAME=VALUE")
 		}
+
 		if slices.Contains(reserved, name) {
 			return errors.New("the benchmark sets it itself")
 		}
+
 		o.variables = append(o.variables, s)
 		return nil
 	})
@@ -129,6 +132,7 @@ func parse(benchmark string, args []string, stdout io.Writer) (o options, err er
 	if err := f.Parse(usage, args, stdout); err != nil {
 		return o, err
 	}
+
 	if o.many != 0 && o.many <= o.few || o.backlog != 0 && o.backlog <= max(o.few, o.many) {
 		return o, errors.New("each of -few, -many and -backlog must be more than the one before, or 0")
 	}
@@ -145,5 +149,6 @@ func parse(benchmark string, args []string, stdout io.Writer) (o options, err er
 			o.seconds, o.rounds = 1, 1
 		}
 	}
+
 	return o, err
 }

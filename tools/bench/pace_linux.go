@@ -13,6 +13,7 @@ func pause(d time.Duration) {
 		<-time.After(d - late)
 		return
 	}
+
 	left := syscall.NsecToTimespec(int64(d))
 	_ = syscall.Nanosleep(&left, nil) // interrupted: it is called again
 }

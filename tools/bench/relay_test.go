@@ -115,7 +115,7 @@ func TestJSONOfRelayHasEveryFigure(t *testing.T) {
 	b := relayBench{bench: &bench{
 		options: options{few: 1000, rounds: 1}, Progress: rig.NewProgress(&out),
 		figures: figures{"ours_per_s": {7}, "tutorial_per_s": {1}},
-	}, total: tally{duplicates: 3}}
+	}, total: counts{duplicates: 3}}
 	b.broker.Name = "kfake"
 	b.report()
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
@@ -131,7 +131,7 @@ func TestJSONOfRelayHasEveryFigure(t *testing.T) {
 			t.Errorf("%s is not there", name)
 		}
 	}
-	if got["drain_ratio"] != 7.0 || got["duplicates"] != 3.0 || got["broker"] != "kfake" || got["p99_ms_500"] != nil {
+	if got["drain_ratio"] != 7.0 || got["duplicates"] != 3.0 || got["missing"] != 0.0 || got["broker"] != "kfake" || got["p99_ms_500"] != nil {
 		t.Errorf("%v", got)
 	}
 }

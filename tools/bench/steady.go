@@ -53,10 +53,12 @@ func (b *relayBench) steadies(ctx context.Context) error {
 			if err != nil {
 				return fmt.Errorf("%s: %w", p.name, err)
 			}
+
 			b.Say("%s: p50 %.1f ms, p99 %.1f ms", p.name, m["p50_ms"], m["p99_ms"])
 			b.figures.add(p.name, m, "")
 		}
 	}
+
 	return nil
 }
 
@@ -99,9 +101,11 @@ func (at moments) measure(window span, rate int) measured {
 	}
 
 	written := float64(took.TotalCount()) / window.until.Sub(window.from).Seconds()
+	// Writers that could not keep up did not put the relay under the load it is named for.
 	if written < .9*float64(rate) {
 		return measured{"written_per_s": written, "p50_ms": math.NaN(), "p99_ms": math.NaN()}
 	}
+
 	return measured{
 		"written_per_s": written, "p50_ms": took.Millis(50), "p99_ms": took.Millis(99),
 	}
@@ -115,6 +119,7 @@ func (s *relaySession) traffic(ctx context.Context, p pace, url string, at momen
 	}
 	defer client.Close()
 
+	// A lost event must end the benchmark with an error.
 	ctx, cancel := context.WithTimeoutCause(ctx, steadyWarm+s.window()+lateness, errMissing)
 	defer cancel()
 
@@ -155,6 +160,7 @@ func consume(ctx context.Context, client *kgo.Client, consumed []time.Time, miss
 			if n < 0 || n >= len(consumed) || !consumed[n].IsZero() {
 				return // strange or repeated: counted when the topic is scanned
 			}
+
 			consumed[n] = now
 			missing--
 		})
@@ -181,11 +187,13 @@ func (p pace) write(ctx context.Context, url string, writer int, window span, co
 			return err
 		}
 
+		// The clock of these events begins when COMMIT has returned.
 		now := time.Now()
 		for _, n := range numbers {
 			committed[n] = now
 		}
 	}
+
 	return nil
 }
 
@@ -229,9 +237,11 @@ func (b *relayBench) idle(ctx context.Context) error {
 		if err := fill(ctx, b.owner(database), ourTable, 0, 1); err != nil {
 			return 0, err
 		}
+
 		if _, err := s.topic.await(ctx, 1); err != nil {
 			return 0, err
 		}
+
 		rig.Wait(ctx, time.Now().Add(idleSettle))
 
 		for range idleWindows {
@@ -242,6 +252,7 @@ func (b *relayBench) idle(ctx context.Context) error {
 			if err != nil {
 				return 0, err
 			}
+
 			b.figures.add("idle", measured{
 				"cpu": spent.program / spent.seconds, "postgres_cpu": spent.postgres / spent.seconds,
 				"wal_bytes": spent.wal,

@@ -70,6 +70,7 @@ func (b *intakeBench) measureStored(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+
 		err = b.session(ctx, scenario{group: true}, full, func(large *session) error {
 			err := b.session(ctx, scenario{group: true}, none, func(small *session) error {
 				return b.byTurns(ctx, large, small, name)
@@ -82,6 +83,7 @@ func (b *intakeBench) measureStored(ctx context.Context) error {
 			return fmt.Errorf("%s: %w", name, err)
 		}
 	}
+
 	return nil
 }
 
@@ -100,11 +102,13 @@ func (b *intakeBench) byTurns(ctx context.Context, large, small *session, name s
 			if _, err := large.measure(ctx, stretch{name: name, warm: longer}); err != nil {
 				return err
 			}
+
 			longer = warm
 			if _, err := small.measure(ctx, stretch{name: name + "_none", warm: warm}); err != nil {
 				return err
 			}
 		}
 	}
+
 	return nil
 }

@@ -49,6 +49,7 @@ func makeTopic(ctx context.Context, brokers []string, prefix string) (*topic, er
 		admin.Close()
 		return nil, fmt.Errorf("make topic %s: %w", t.name, err)
 	}
+
 	return t, nil
 }
 
@@ -87,6 +88,7 @@ func (t *topic) await(ctx context.Context, events int) (full time.Time, err erro
 		if err != nil {
 			return full, err
 		}
+
 		now := int64(0)
 		for _, end := range ends {
 			now += end
@@ -111,6 +113,7 @@ func (t *topic) scan(ctx context.Context, events int) (*tally, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	client, err := rig.Consumer(t.brokers, t.name, kgo.KeepControlRecords()) // the end may be a marker
 	if err != nil {
 		return nil, err
@@ -119,6 +122,7 @@ func (t *topic) scan(ctx context.Context, events int) (*tally, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, 2*time.Minute, errors.New("it took more than two minutes"))
 	defer cancel()
 
+	// Read up to where the topic ends now. Empty partitions have nothing to wait for.
 	count := newTally(events)
 	for {
 		for partition, end := range ends {
@@ -126,6 +130,7 @@ func (t *topic) scan(ctx context.Context, events int) (*tally, error) {
 				delete(ends, partition)
 			}
 		}
+
 		if len(ends) == 0 {
 			return count, nil
 		}
@@ -137,6 +142,7 @@ func (t *topic) scan(ctx context.Context, events int) (*tally, error) {
 		if err := fetches.Err(); err != nil {
 			return nil, fmt.Errorf("read the topic: %w", err)
 		}
+
 		fetches.EachRecord(func(r *kgo.Record) {
 			if r.Offset+1 >= ends[r.Partition] {
 				ends[r.Partition] = 0
@@ -144,6 +150,7 @@ func (t *topic) scan(ctx context.Context, events int) (*tally, error) {
 			if r.Attrs.IsControl() {
 				return
 			}
+
 			count.record(string(r.Key), numberOf(r.Value), r.Partition)
 			if !r.Attrs.IsTransactional() {
 				count.outside++
@@ -183,6 +190,7 @@ func (t *tally) record(key string, number int, partition int32) {
 		t.duplicates++
 		return
 	}
+
 	t.seen[number] = true
 	t.distinct++
 
@@ -212,5 +220,6 @@ func (t *tally) err(delivery string) error {
 	case delivery == exactlyOnce.delivery && t.outside > 0:
 		return fmt.Errorf("no result: %d records came outside of the transactions asked for", t.outside)
 	}
+
 	return nil
 }

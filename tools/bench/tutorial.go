@@ -67,16 +67,19 @@ func tutorialRelay(ctx context.Context, getenv func(string) string, stderr io.Wr
 		return fmt.Errorf("reach Kafka: %w", err)
 	}
 
+	// child.Start waits for this line.
 	slog.New(slog.NewJSONHandler(stderr, nil)).InfoContext(ctx, tutorialName+" started")
 	for ctx.Err() == nil {
 		sent, err := relayBatch(ctx, conn, client, getenv("TOPIC_PREFIX"))
 		if err != nil && ctx.Err() == nil {
 			return err
 		}
+
 		if sent == 0 {
 			rig.Wait(ctx, time.Now().Add(tutorialInterval))
 		}
 	}
+
 	return nil
 }
 
@@ -105,11 +108,13 @@ func relayBatch(ctx context.Context, conn *pgx.Conn, client *kgo.Client, prefix 
 		if err := client.ProduceSync(ctx, records...).FirstErr(); err != nil {
 			return err
 		}
+
 		_, err = tx.Exec(ctx, markPublished, ids)
 		return err
 	})
 	if err != nil {
 		return 0, fmt.Errorf("relay a batch: %w", err)
 	}
+
 	return sent, nil
 }

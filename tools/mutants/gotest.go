@@ -46,6 +46,7 @@ func goTest(ctx context.Context, overlay, tests string, timeout time.Duration, p
 			r.note(e, said)
 		}
 	}
+
 	r.err = errors.Join(scanner.Err(), cmd.Wait())
 	return r
 }

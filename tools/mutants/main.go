@@ -49,6 +49,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprint(stdout, usage)
 		return 0
 	}
+
 	wanted, malformed := regexp.Compile(*only)
 	if err = errors.Join(err, malformed); err == nil && flags.NArg() > 0 {
 		err = fmt.Errorf("unexpected argument %q (mutants -h explains it)", flags.Arg(0))
@@ -67,12 +68,14 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			r.mutants = append(r.mutants, m)
 		}
 	}
+
 	if *list {
 		for _, m := range r.mutants {
 			fmt.Fprintf(stdout, "%s (%s): %s\n", m.name, m.file, m.what)
 		}
 		return 0
 	}
+
 	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	return r.run(ctx)
@@ -119,6 +122,7 @@ func (r *runner) run(ctx context.Context) int {
 	if len(r.mutants) == 0 || r.counts[caught] < len(r.mutants) {
 		return 1
 	}
+
 	return 0
 }
 
@@ -151,6 +155,7 @@ func (r *runner) report(ctx context.Context, m *mutant) {
 	if ctx.Err() != nil {
 		return // what was stopped failed for that reason
 	}
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.counts[verdict]++
@@ -166,6 +171,7 @@ func (r *runner) try(ctx context.Context, m *mutant) (verdict, why string) {
 	if err := m.check(r.baseline); err != nil {
 		return broken, err.Error()
 	}
+
 	overlay, remove, err := m.overlay()
 	if err != nil {
 		return broken, err.Error()
@@ -181,6 +187,7 @@ func (r *runner) try(ctx context.Context, m *mutant) (verdict, why string) {
 	case result.hung:
 		return caught, "hung for " + r.timeout.String()
 	}
+
 	return caught, result.failed
 }
 

@@ -38,6 +38,7 @@ func readMutants(folder string) ([]mutant, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		before, sections, _ := strings.Cut("\n"+string(text), "\n=== ")
 		if strings.TrimSpace(before) != "" {
 			wrong = append(wrong, fmt.Errorf("%s: text before the first ===", file))
@@ -54,6 +55,7 @@ func readMutants(folder string) ([]mutant, error) {
 			all = append(all, m)
 		}
 	}
+
 	return all, errors.Join(wrong...)
 }
 
@@ -77,6 +79,7 @@ func parse(section string) (m mutant, err error) {
 			if parts == nil {
 				return m, fmt.Errorf("test must be packages and -run 'regexp', not %q", value)
 			}
+
 			m.packages, m.tests = strings.Fields(parts[1]), parts[2]
 		default:
 			return m, fmt.Errorf("unknown or second field %q", field)
@@ -93,6 +96,7 @@ func parse(section string) (m mutant, err error) {
 	case m.old == m.new:
 		return m, errors.New("old and new are the same")
 	}
+
 	return m, nil
 }
 
@@ -104,19 +108,23 @@ func (m *mutant) check(baseline map[string]result) error {
 		if err != nil {
 			return err
 		}
+
 		found := false
 		for _, p := range m.packages {
 			for test, passed := range baseline[p].passed {
 				if is.MatchString(test) && !passed {
 					return fmt.Errorf("%s fails without it", test)
 				}
+
 				found = found || is.MatchString(test)
 			}
 		}
+
 		if !found {
 			return fmt.Errorf("no test %s passes in %v", pattern, m.packages)
 		}
 	}
+
 	return nil
 }
 
@@ -126,13 +134,16 @@ func (m *mutant) overlay() (file string, remove func(), err error) {
 	if err != nil {
 		return "", nil, err
 	}
+
 	if n := strings.Count(string(text), m.old); n != 1 {
 		return "", nil, fmt.Errorf("old is %d times in %s, must be there once", n, m.file)
 	}
+
 	original, err := filepath.Abs(m.file)
 	if err != nil {
 		return "", nil, err
 	}
+
 	folder, err := os.MkdirTemp("", "mutant")
 	if err != nil {
 		return "", nil, err

@@ -80,6 +80,7 @@ func (f Flags) Parse(usage string, args []string, stdout io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("%w (%s -h shows the flags)", err, f.Name())
 	}
+
 	return nil
 }
 
@@ -119,5 +120,6 @@ func Until(
 			return fmt.Errorf("waited in vain for %s until %s", most, what)
 		}
 	}
+
 	return nil
 }

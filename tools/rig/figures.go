@@ -39,6 +39,7 @@ func Metrics(ctx context.Context, admin string) (map[string]*dto.MetricFamily, e
 	if err != nil {
 		return nil, fmt.Errorf("read metrics: %w", err)
 	}
+
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {
 		return nil, fmt.Errorf("read metrics: %w", err)
@@ -50,5 +51,6 @@ func Metrics(ctx context.Context, admin string) (map[string]*dto.MetricFamily, e
 	if err != nil {
 		return nil, fmt.Errorf("read metrics: %w", err)
 	}
+
 	return metrics, nil
 }

@@ -41,6 +41,7 @@ func Postgres(
 	if err != nil {
 		return nil, errors.Join(err, p.Stop(context.WithoutCancel(ctx)))
 	}
+
 	return p, nil
 }
 
@@ -54,15 +55,18 @@ func Broker(
 		if err != nil {
 			return s, fmt.Errorf("KAFKA_BROKERS=%s: %w", brokers, err)
 		}
+
 		s.Name = "Kafka at " + brokers
 		return s, nil
 	}
 
+	// No Docker, or no image and no network to fetch it.
 	if docker {
 		s, err := broker(ctx, getenv, "TEST_SERVERS", "docker")
 		if err == nil || ctx.Err() != nil {
 			return s, err
 		}
+
 		say("no container of Kafka, so the broker runs in this process: %s", firstLine(err))
 	}
 	return broker(ctx, getenv, "", "")
@@ -78,6 +82,7 @@ func Consumer(brokers []string, topic string, more ...kgo.Opt) (*kgo.Client, err
 	if err != nil {
 		return nil, fmt.Errorf("make Kafka client: %w", err)
 	}
+
 	return client, nil
 }
 
@@ -92,6 +97,7 @@ func broker(
 		case "TEST_KAFKA_BROKERS", "TEST_SERVERS":
 			return ""
 		}
+
 		return getenv(n)
 	})
 }
@@ -107,6 +113,7 @@ func Seed(ctx context.Context, dir, url string, args []string) (traffic.Seed, er
 	if err != nil {
 		return traffic.Seed{}, fmt.Errorf("oncepay seed: %w\n%s", err, &stderr)
 	}
+
 	return traffic.ReadSeed(out)
 }
 
@@ -120,6 +127,7 @@ func Dir(name string) (string, error) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		return "", fmt.Errorf("open the directory: %w", err)
 	}
+
 	return dir, nil
 }
 
@@ -132,6 +140,7 @@ func Connect(ctx context.Context, url string) (*pgx.Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to Postgres: %w", err)
 	}
+
 	return conn, nil
 }
 
@@ -148,6 +157,7 @@ func Execute(ctx context.Context, url string, statements ...string) error {
 			return fmt.Errorf("%.60s: %w", firstLine(errors.New(sql)), err)
 		}
 	}
+
 	return nil
 }
 
@@ -162,6 +172,7 @@ func Query[T any](ctx context.Context, url, sql string, args ...any) (value T, e
 	if err := conn.QueryRow(ctx, sql, args...).Scan(&value); err != nil {
 		return value, fmt.Errorf("%.60s: %w", sql, err)
 	}
+
 	return value, nil
 }
 
