@@ -36,7 +36,7 @@ func TestEveryRefusalOfAPaymentIsHeldToItsFirstAnswer(t *testing.T) {
 	}
 }
 
-// refusals are the constants of type payments.Code, read from its source: nobody keeps a list of them.
+// refusals are the constants of type payments.Code, read from its source: there is no list to maintain.
 func refusals(t *testing.T) (codes []string) {
 	t.Helper()
 	files, err := filepath.Glob("../payments/*.go")

@@ -85,7 +85,7 @@ func (h *historyRows) Next() bool {
 	case errors.Is(err, io.EOF):
 		// The client died, and some of its requests have no line at all. Their payments would look
 		// as if no client had asked for them, so this history cannot be compared.
-		h.err = h.wrong(errors.New("it is cut off: whoever wrote it died, and not all that it asked for is known"))
+		h.err = h.wrong(errors.New("it is cut off: its writer died, so some of its requests may be missing"))
 		return false
 	case errors.Is(err, bufio.ErrBufferFull):
 		h.err = h.wrong(fmt.Errorf("longer than %d bytes", maxLine))

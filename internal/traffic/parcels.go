@@ -2,6 +2,7 @@ package traffic
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"golang.org/x/sync/errgroup"
 
@@ -43,22 +45,14 @@ func MoveParcels(
 }
 
 func makeTopic(ctx context.Context, brokers []string, name string) error {
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...))
+	admin, err := kadm.NewOptClient(kgo.SeedBrokers(brokers...))
 	if err != nil {
 		return fmt.Errorf("make topic %s: %w", name, err)
 	}
-	defer client.Close()
+	defer admin.Close()
 
-	admin := kadm.NewClient(client)
-	if there, err := admin.ListTopics(ctx, name); err == nil && there.Has(name) {
-		return nil // an earlier demo made it
-	}
-
-	made, err := admin.CreateTopic(ctx, 12, -1, nil, name)
-	if err == nil {
-		err = made.Err
-	}
-	if err != nil {
+	_, err = admin.CreateTopic(ctx, 12, -1, nil, name)
+	if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) { // an earlier demo may have made it
 		return fmt.Errorf("make topic %s: %w", name, err)
 	}
 	return nil

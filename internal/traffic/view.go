@@ -29,7 +29,7 @@ func (c Counts) Lag() int { return max(0, c.Events-c.Backlog-c.Consumed) }
 // View watches the tables, and how far the consumer has read.
 type View struct {
 	conn     *pgx.Conn
-	client   *kgo.Client
+	admin    *kadm.Client
 	consumer string
 }
 
@@ -41,11 +41,11 @@ func OpenView(ctx context.Context, url string, brokers []string, consumer string
 		return View{}, fmt.Errorf("connect to the database: %w", err)
 	}
 
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...))
+	admin, err := kadm.NewOptClient(kgo.SeedBrokers(brokers...))
 	if err != nil {
 		return View{}, fmt.Errorf("make Kafka client: %w", err)
 	}
-	return View{conn, client, consumer}, nil
+	return View{conn, admin, consumer}, nil
 }
 
 // Count counts all rows.
@@ -118,14 +118,14 @@ func (v View) readAll(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 
-	lags, err := kadm.NewClient(v.client).Lag(ctx, v.consumer)
+	lags, err := v.admin.Lag(ctx, v.consumer)
 	group := lags[v.consumer]
 	return err == nil && group.Error() == nil && len(group.Lag) > 0 && group.Lag.Total() == 0
 }
 
 // Close closes both connections.
 func (v View) Close() {
-	v.client.Close()
+	v.admin.Close()
 
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

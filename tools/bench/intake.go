@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -218,7 +219,7 @@ func (b *intakeBench) session(
 			fmt.Sprintf("DATABASE_POOL=%d", b.pool))
 	}
 
-	before, err := rig.Query[int](ctx, b.owner(database), countPayments)
+	before, err := countBooks(ctx, b.owner(database))
 	if err != nil {
 		return err
 	}
@@ -316,20 +317,30 @@ func (s *session) measure(ctx context.Context, st stretch) (measured, error) {
 	return m, nil
 }
 
-const countPayments = `SELECT count(*) FROM payments`
+// What a payment leaves behind: itself, its key, its event and two entries.
+const selectBooks = `
+SELECT ARRAY[(SELECT count(*) FROM payments), (SELECT count(*) FROM idempotency_keys),
+  (SELECT count(*) FROM outbox_events), (SELECT count(*) FROM ledger_entries)]`
 
-// checkBooks proves a rate: since before, there is one payment for each of the first answers, and
-// each has its key, its event and balanced entries.
-func checkBooks(ctx context.Context, url string, before, first int) error {
-	now, err := rig.Query[int](ctx, url, countPayments)
+func countBooks(ctx context.Context, url string) ([]int, error) {
+	return rig.Query[[]int](ctx, url, selectBooks)
+}
+
+// checkBooks proves a rate: since before, there is one payment for each of the first answers, with
+// all that belongs to it, and the tables agree with each other.
+func checkBooks(ctx context.Context, url string, before []int, first int) error {
+	books, err := countBooks(ctx, url)
 	if err != nil {
 		return err
 	}
+	for i := range books {
+		books[i] -= before[i]
+	}
 
 	var wrong error
-	// One payment for each first answer, no more and no less.
-	if now-before != first {
-		wrong = fmt.Errorf("the books do not balance: %d first answers, but %d payments", first, now-before)
+	if !slices.Equal(books, []int{first, first, first, 2 * first}) {
+		wrong = fmt.Errorf("the books do not balance: %d first answers, but %d payments, %d keys, "+
+			"%d events and %d entries", first, books[0], books[1], books[2], books[3])
 	}
 
 	db, err := pgxpool.New(ctx, url)
