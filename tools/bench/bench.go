@@ -67,9 +67,10 @@ func start(ctx context.Context, o options, stdout io.Writer, programs ...string)
 		return b, err
 	}
 
-	b.machine = fmt.Sprintf("%d cores, %s/%s, %s, Postgres %s (%s) with %v; load average before: %s",
+	with := strings.Trim(strings.TrimPrefix(fmt.Sprint(settings), "map"), "[]")
+	b.machine = fmt.Sprintf("%d cores, %s/%s, %s, Postgres %s (%s) with %s; load average before: %s",
 		runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), b.postgres.Version(),
-		b.postgres.Origin(), settings, loadAverage())
+		b.postgres.Origin(), with, loadAverage())
 	return b, nil
 }
 
@@ -119,7 +120,7 @@ type cost struct {
 
 const walWritten = `SELECT (pg_current_wal_insert_lsn() - '0/0')::float8`
 
-// cost measures what is spent while do runs.
+// cost measures what is spent while do runs. Without a program it is Postgres' share that counts.
 func (b *bench) cost(ctx context.Context, p *process.Process, do func() error) (c cost, err error) {
 	before, err := b.spent(ctx, p)
 	if err == nil {
@@ -142,7 +143,7 @@ func (b *bench) cost(ctx context.Context, p *process.Process, do func() error) (
 // spent reads the counters.
 func (b *bench) spent(ctx context.Context, p *process.Process) (c cost, err error) {
 	// Only the API serves HTTP.
-	if p.Addr != "" {
+	if p != nil && p.Addr != "" {
 		if c.after, err = rig.Metrics(ctx, p.Admin); err != nil {
 			return c, err
 		}
@@ -157,20 +158,20 @@ func (b *bench) spent(ctx context.Context, p *process.Process) (c cost, err erro
 		return c, fmt.Errorf("list processes: %w", err)
 	}
 
-	for _, process := range all {
-		s, err := process.Stat()
+	for _, proc := range all {
+		s, err := proc.Stat()
 		if err != nil {
 			continue // it has just ended, and counts as an ended child next time
 		}
 
 		const ticks = 100 // of Linux, in a second
 		switch {
-		case process.PID == p.Pid():
-			status, _ := process.NewStatus()
+		case p != nil && proc.PID == p.Pid():
+			status, _ := proc.NewStatus()
 			c.program, c.peak = s.CPUTime(), float64(status.VmHWM)/(1<<20)
-		case process.PID == os.Getpid():
+		case proc.PID == os.Getpid():
 			c.own = s.CPUTime()
-		case process.PID == b.postgres.Pid():
+		case proc.PID == b.postgres.Pid():
 			c.postgres += s.CPUTime() + float64(s.CUTime+s.CSTime)/ticks
 		case s.PPID == b.postgres.Pid():
 			c.postgres += s.CPUTime()
@@ -178,7 +179,7 @@ func (b *bench) spent(ctx context.Context, p *process.Process) (c cost, err erro
 	}
 
 	// It has ended, or /proc is of another kind.
-	if c.peak == 0 {
+	if p != nil && c.peak == 0 {
 		return c, fmt.Errorf("%s is not among the processes", p.Name)
 	}
 

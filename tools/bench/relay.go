@@ -183,23 +183,27 @@ func (b *relayBench) drain(ctx context.Context, c contender, events int) (m meas
 		return nil, err
 	}
 
-	err = b.session(ctx, c, b.drained, func(s *relaySession) (int, error) {
-		var complete time.Time
-		spent, err := b.cost(ctx, s.relay, func() (err error) { // without its start
-			complete, err = s.topic.await(ctx, events)
+	var complete time.Duration
+	var drained cost // without the relay's start, which what Postgres spends includes
+	measure := func(s *relaySession) (int, error) {
+		drained, err = b.cost(ctx, s.relay, func() error {
+			full, err := s.topic.await(ctx, events)
+			complete = full.Sub(s.started)
 			return err
 		})
-		n := float64(events)
-		m = measured{
-			"per_s":        n / complete.Sub(s.started).Seconds(),
-			"relay_cpu_ms": 1e6 * spent.program / n, "postgres_cpu_ms": 1e6 * spent.postgres / n, // of 1,000 events
-			"cpu_ms": 1e6 * (spent.program + spent.postgres) / n, "wal_bytes": spent.wal / n,
-			"rss_mib": spent.peak,
-		}
 		return events, err
-	})
+	}
+	all, err := b.cost(ctx, nil, func() error { return b.session(ctx, c, b.drained, measure) })
 	if err != nil {
 		return nil, err
+	}
+
+	n := float64(events)
+	m = measured{
+		"per_s": n / complete.Seconds(), "rss_mib": drained.peak, "wal_bytes": all.wal / n,
+		// Of 1,000 events.
+		"relay_cpu_ms": 1e6 * drained.program / n, "postgres_cpu_ms": 1e6 * all.postgres / n,
+		"cpu_ms": 1e6 * (drained.program + all.postgres) / n,
 	}
 
 	// The relay's sessions have ended, so the count is exact.
