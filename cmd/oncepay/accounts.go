@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/oncepay/oncepay/internal/idempotency"
 	"github.com/oncepay/oncepay/internal/payments"
@@ -16,7 +17,7 @@ import (
 // openAccounts creates the missing accounts and funds those that never saw a payment. Both go the
 // way of every payment, so the books balance and the events are sent. The next run finds what an
 // interrupted one did.
-func (s *seeded) openAccounts(ctx context.Context, conn *pgx.Conn, p plan) error {
+func (s *seeded) openAccounts(ctx context.Context, db *pgxpool.Pool, p plan) error {
 	s.Accounts = []payments.Account{}
 	if p.currency == "" {
 		return nil
@@ -27,12 +28,23 @@ func (s *seeded) openAccounts(ctx context.Context, conn *pgx.Conn, p plan) error
 		names[i] = fmt.Sprintf("seed %d", i+1)
 	}
 
-	found, err := findAccounts(ctx, conn, s.TenantID, p.currency, names)
-	if err != nil {
-		return err
+	for _, missing := range []func(plan, []string, accounts) []payments.Command{opening, funding} {
+		found, err := findAccounts(ctx, db, s.TenantID, p.currency, names)
+		if err != nil {
+			return err
+		}
+		if err := s.process(ctx, db, missing(p, names, found)); err != nil {
+			return err
+		}
 	}
 
-	var missing []payments.Command
+	found, err := findAccounts(ctx, db, s.TenantID, p.currency, names)
+	s.SystemAccount, s.Accounts = found.system, append(s.Accounts, found.customers...)
+	return err
+}
+
+// opening returns the commands that create the missing accounts.
+func opening(p plan, names []string, found accounts) (missing []payments.Command) {
 	if found.system == nil {
 		missing = append(missing, payments.CreateAccount{
 			Kind: payments.System, Currency: p.currency,
@@ -50,36 +62,23 @@ func (s *seeded) openAccounts(ctx context.Context, conn *pgx.Conn, p plan) error
 			})
 		}
 	}
+	return missing
+}
 
-	if err := s.process(ctx, conn, missing); err != nil {
-		return fmt.Errorf("open accounts: %w", err)
-	}
-	// Look again for the accounts with their ids, and for the system account to pay from.
-	if found, err = findAccounts(ctx, conn, s.TenantID, p.currency, names); err != nil {
-		return err
-	}
-
-	if p.fund > 0 {
-		var funding []payments.Command
-		// Only accounts without an entry are funded, so a second run pays nothing.
-		for _, id := range found.untouched {
-			funding = append(funding, payments.CreatePayment{
-				AmountMinor: p.fund, Currency: p.currency,
-				SourceAccount: found.system.ID, DestinationAccount: id,
-				Description: "opening balance", MayFund: true,
-			})
-		}
-
-		if err := s.process(ctx, conn, funding); err != nil {
-			return fmt.Errorf("fund accounts: %w", err)
-		}
-		if found, err = findAccounts(ctx, conn, s.TenantID, p.currency, names); err != nil {
-			return err
-		}
+// funding returns the payments to accounts without an entry, so that a second run pays nothing.
+func funding(p plan, _ []string, found accounts) (missing []payments.Command) {
+	if p.fund == 0 {
+		return nil
 	}
 
-	s.SystemAccount, s.Accounts = found.system, found.customers
-	return nil
+	for _, id := range found.untouched {
+		missing = append(missing, payments.CreatePayment{
+			AmountMinor: p.fund, Currency: p.currency,
+			SourceAccount: found.system.ID, DestinationAccount: id,
+			Description: "opening balance", MayFund: true,
+		})
+	}
+	return missing
 }
 
 // chunk is the number of commands per transaction, which locks the system account while it lasts.
@@ -87,35 +86,17 @@ const chunk = 500
 
 // process executes commands on behalf of the client, each under a key of its own. The caller's
 // look-up prevents doing one twice, not the key, which is forgotten after some days.
-func (s *seeded) process(ctx context.Context, conn *pgx.Conn, commands []payments.Command) error {
-	// A pool, not conn: the outcome of a COMMIT whose reply was lost is looked up on another
-	// connection.
-	pool, err := openPool(ctx, conn)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-
+func (s *seeded) process(
+	ctx context.Context, db *pgxpool.Pool, commands []payments.Command,
+) error {
 	processor := payments.Processor{
-		DB: pool, Retention: idempotency.DefaultRetention, Render: render,
+		DB: db, Retention: idempotency.DefaultRetention, Render: render,
 	}
-	for some := range slices.Chunk(commands, chunk) {
-		requests := make([]payments.Request, len(some))
-		for i, c := range some {
-			id := uuid.NewString()
-			canonical, err := json.Marshal(c)
-			if err != nil {
-				return fmt.Errorf("encode command: %w", err)
-			}
 
-			requests[i] = payments.Request{
-				Request: idempotency.Request{
-					TenantID: s.TenantID, ClientID: s.ClientID, Key: "seed-" + id, RequestID: id,
-					Fingerprint: idempotency.NewFingerprint(
-						s.TenantID, method, route, nil, canonical),
-				},
-				Method: method, Route: route, Command: c,
-			}
+	for some := range slices.Chunk(commands, chunk) {
+		requests, err := s.requests(some)
+		if err != nil {
+			return err
 		}
 
 		answers, err := processor.Process(ctx, requests)
@@ -123,7 +104,7 @@ func (s *seeded) process(ctx context.Context, conn *pgx.Conn, commands []payment
 			answers, err = processor.Process(ctx, requests) // those that are done are replays now
 		}
 		if err != nil {
-			return err
+			return fmt.Errorf("make accounts and payments: %w", err)
 		}
 
 		for _, a := range answers {
@@ -133,6 +114,27 @@ func (s *seeded) process(ctx context.Context, conn *pgx.Conn, commands []payment
 		}
 	}
 	return nil
+}
+
+func (s *seeded) requests(commands []payments.Command) ([]payments.Request, error) {
+	requests := make([]payments.Request, len(commands))
+	for i, c := range commands {
+		id := uuid.NewString()
+		canonical, err := json.Marshal(c)
+		if err != nil {
+			return nil, fmt.Errorf("encode command: %w", err)
+		}
+
+		requests[i] = payments.Request{
+			Request: idempotency.Request{
+				TenantID: s.TenantID, ClientID: s.ClientID, Key: "seed-" + id, RequestID: id,
+				Fingerprint: idempotency.NewFingerprint(
+					s.TenantID, method, route, nil, canonical),
+			},
+			Method: method, Route: route, Command: c,
+		}
+	}
+	return requests, nil
 }
 
 // awaitBusy waits for the accounts of a Busy request: the API may be paying from the system
@@ -187,9 +189,9 @@ WHERE tenant_id = $1 AND currency = $2 AND (kind = 'system' OR name = ANY ($3::t
 ORDER BY kind, array_position($3::text[], name), id`
 
 func findAccounts(
-	ctx context.Context, conn *pgx.Conn, tenantID uuid.UUID, currency string, names []string,
+	ctx context.Context, db *pgxpool.Pool, tenantID uuid.UUID, currency string, names []string,
 ) (accounts, error) {
-	rows, err := conn.Query(ctx, readAccounts, tenantID, currency, names) // ForEachRow returns it
+	rows, err := db.Query(ctx, readAccounts, tenantID, currency, names) // ForEachRow returns it
 	if err != nil {
 		return accounts{}, fmt.Errorf("find accounts: %w", err)
 	}

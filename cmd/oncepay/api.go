@@ -8,21 +8,27 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/spf13/cobra"
+
 	"github.com/oncepay/oncepay/internal/client"
 	"github.com/oncepay/oncepay/internal/config"
 	"github.com/oncepay/oncepay/internal/credentials"
+	"github.com/oncepay/oncepay/internal/program"
 )
 
+// caller has the commands that call the API, as a client of the service.
+type caller struct{ getenv func(string) string }
+
 // api returns a client of the service with the credential of the environment.
-func (c *call) api() (*client.Client, error) {
+func (c caller) api() (*client.Client, error) {
 	cfg, err := config.LoadCaller(c.getenv)
 	if err != nil {
 		return nil, err
 	}
 	if _, whole := credentials.Parse(cfg.Token); !whole {
-		return nil, errors.New("ONCEPAY_TOKEN is no credential: one begins with oncepay_ and has a checksum, so a character is wrong or missing")
+		return nil, errors.New("ONCEPAY_TOKEN is no credential: one begins with oncepay_ " +
+			"and has a checksum, so a character is wrong or missing")
 	}
-
 	return &client.Client{URL: cfg.URL, Token: cfg.Token}, nil
 }
 
@@ -31,7 +37,8 @@ type refusal struct{ client.Answer }
 
 func (r *refusal) Error() string {
 	p := r.Problem()
-	return strings.Join(strings.Fields(fmt.Sprintf("%d %s: %s %s", r.Status, p.Code, p.Detail, next(p.Retry))), " ")
+	text := fmt.Sprintf("%d %s: %s %s", r.Status, p.Code, p.Detail, next(p.Retry))
+	return strings.Join(strings.Fields(text), " ")
 }
 
 // next tells a client what it can do after a problem.
@@ -46,12 +53,13 @@ func next(retry string) string {
 }
 
 // refused turns a refusal into an error, and shows all of it when JSON was asked for.
-func (c *call) refused(f *flags, a client.Answer) error {
-	if f.asJSON && json.Valid(a.Body) {
-		if err := c.show(f, json.RawMessage(a.Body), nil); err != nil {
-			// The refusal is final even if it cannot be shown.
-			return fmt.Errorf("%w (and it could not be written as JSON: %w)", &refusal{a}, err)
-		}
+func refused(c *cobra.Command, a client.Answer) error {
+	if asJSON, _ := c.Flags().GetBool("json"); !asJSON || !json.Valid(a.Body) {
+		return &refusal{a}
+	}
+	if err := program.WriteJSON(c.OutOrStdout(), json.RawMessage(a.Body)); err != nil {
+		// The refusal is final even if it cannot be shown.
+		return fmt.Errorf("%w (and it could not be written as JSON: %w)", &refusal{a}, err)
 	}
 	return &refusal{a}
 }

@@ -6,91 +6,93 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
 
 	"github.com/oncepay/oncepay/internal/credentials"
+	"github.com/oncepay/oncepay/internal/program"
 )
 
-const listClientsUsage = `Usage: oncepay clients list -tenant name [flags]
-
-Shows the clients of a tenant by name, and how many good credentials each has.
-
-Example:
-  oncepay clients list -tenant acme
-`
-
-func (c *call) listClients(ctx context.Context, args []string) error {
-	f := newFlags("clients list", listClientsUsage)
-	tenant := f.tenant()
-	if _, err := f.parse(c, args); err != nil {
-		return err
+func (o operator) clients() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "clients",
+		Short: "Show and create clients, the programs that call the API",
+		Example: "  oncepay clients list --tenant acme\n" +
+			"  oncepay clients create --tenant acme shop",
+		GroupID: asOperator,
 	}
-
-	check := checks{flags: f}
-	check.name("-tenant", *tenant)
-	if err := check.err(); err != nil {
-		return err
-	}
-
-	var clients []credentials.Client
-	err := c.look(ctx, func(tx pgx.Tx) error {
-		tenantID, err := credentials.FindTenant(ctx, tx, *tenant)
-		if err != nil {
-			return err
-		}
-		clients, err = credentials.ListClients(ctx, tx, tenantID)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-
-	return c.show(f, clients, func(w io.Writer) {
-		row(w, "CLIENT", "NAME", "CREDENTIALS", "CREATED")
-		for _, k := range clients {
-			row(w, k.ID, k.Name, k.Credentials, k.CreatedAt)
-		}
-	})
+	c.AddCommand(o.listClients(), o.createClient())
+	return c
 }
 
-const createClientUsage = `Usage: oncepay clients create -tenant name [flags] NAME
-
-Creates a client of a tenant: a program that calls the API. Idempotency keys belong to it, not to its credentials. Its name
-must be new within the tenant.
-
-Example:
-  oncepay clients create -tenant acme shop
-`
-
-func (c *call) createClient(ctx context.Context, args []string) error {
-	f := newFlags("clients create", createClientUsage)
-	tenant := f.tenant()
-	found, err := f.parse(c, args, "NAME")
-	if err != nil {
-		return err
+func (o operator) listClients() *cobra.Command {
+	list := &cobra.Command{
+		Use:     "list",
+		Short:   "Show the clients of a tenant by name, and how many good credentials each has",
+		Example: "  oncepay clients list --tenant acme",
 	}
 
-	made := named{Name: found[0]}
-	// All mistakes in the arguments are reported together, before the database is asked.
-	check := checks{flags: f}
-	check.name("-tenant", *tenant)
-	check.name("NAME", made.Name)
-	if err := check.err(); err != nil {
-		return err
-	}
+	var tenant string
+	tenantFlag(list, &tenant)
 
-	err = c.change(ctx, func(tx pgx.Tx) error {
-		tenantID, err := credentials.FindTenant(ctx, tx, *tenant)
+	list.RunE = func(c *cobra.Command, _ []string) error {
+		clients, err := look(c.Context(), o,
+			func(ctx context.Context, tx pgx.Tx) ([]credentials.Client, error) {
+				tenantID, err := credentials.FindTenant(ctx, tx, tenant)
+				if err != nil {
+					return nil, err
+				}
+				return credentials.ListClients(ctx, tx, tenantID)
+			})
 		if err != nil {
 			return err
 		}
-		made.ID, err = credentials.CreateClient(ctx, tx, tenantID, made.Name)
-		return err
-	})
-	if err != nil {
-		return err
+
+		return program.Show(c, clients, func(w io.Writer) {
+			program.Row(w, "CLIENT", "NAME", "CREDENTIALS", "CREATED")
+			for _, k := range clients {
+				program.Row(w, k.ID, k.Name, k.Credentials, k.CreatedAt)
+			}
+		})
+	}
+	return list
+}
+
+func (o operator) createClient() *cobra.Command {
+	create := &cobra.Command{
+		Use:   "create NAME",
+		Short: "Create a client; its name must be new within the tenant",
+		Long: `Creates a client of a tenant: a program that calls the API. Idempotency keys belong to it, not
+to its credentials. Its name must be new within the tenant.`,
+		Example: "  oncepay clients create --tenant acme shop",
 	}
 
-	return c.show(f, made, func(w io.Writer) { row(w, "client", made.ID, made.Name) })
+	var tenant string
+	tenantFlag(create, &tenant)
+
+	create.RunE = func(c *cobra.Command, args []string) error {
+		name, err := argument("NAME", args[0], parseName)
+		if err != nil {
+			return err
+		}
+
+		made, err := change(c.Context(), o,
+			func(ctx context.Context, tx pgx.Tx) (made named, err error) {
+				tenantID, err := credentials.FindTenant(ctx, tx, tenant)
+				if err != nil {
+					return made, err
+				}
+				id, err := credentials.CreateClient(ctx, tx, tenantID, name)
+				return named{id, name}, err
+			})
+		if err != nil {
+			return err
+		}
+
+		return program.Show(c, made, func(w io.Writer) {
+			program.Row(w, "client", made.ID, made.Name)
+		})
+	}
+	return create
 }
 
 func findClient(ctx context.Context, tx pgx.Tx, tenant, name string) (uuid.UUID, error) {

@@ -8,61 +8,59 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
 
 	"github.com/oncepay/oncepay/internal/credentials"
+	"github.com/oncepay/oncepay/internal/program"
 )
 
-const listCredentialsUsage = `Usage: oncepay credentials list -tenant name -client name [flags]
+func (o operator) credentials() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "credentials",
+		Short: "Show, create and revoke the credentials of a client",
+		Long: `Shows, creates and revokes the credentials of a client. To rotate one: create a new one, move
+the client over, then revoke the old one.`,
+		Example: "  oncepay credentials list --tenant acme --client shop\n" +
+			"  oncepay credentials revoke 4fT0aP9xKq2LmZ7c",
+		GroupID: asOperator,
+	}
+	c.AddCommand(o.listCredentials(), o.createCredential(), o.revokeCredential())
+	return c
+}
 
-Shows the credentials of a client, the oldest first. Their secrets are nowhere to be had.
-
-Example:
-  oncepay credentials list -tenant acme -client shop
-`
-
-func (c *call) listCredentials(ctx context.Context, args []string) error {
-	f := newFlags("credentials list", listCredentialsUsage)
-	tenant, client := f.tenant(), f.client()
-	if _, err := f.parse(c, args); err != nil {
-		return err
+func (o operator) listCredentials() *cobra.Command {
+	list := &cobra.Command{
+		Use:     "list",
+		Short:   "Show the credentials of a client, the oldest first; their secrets are stored nowhere",
+		Example: "  oncepay credentials list --tenant acme --client shop",
 	}
 
-	check := checks{flags: f}
-	check.name("-tenant", *tenant)
-	check.name("-client", *client)
-	if err := check.err(); err != nil {
-		return err
-	}
+	var tenant, client string
+	tenantFlag(list, &tenant)
+	clientFlag(list, &client)
 
-	var all []credentials.Credential
-	err := c.look(ctx, func(tx pgx.Tx) error {
-		clientID, err := findClient(ctx, tx, *tenant, *client)
+	list.RunE = func(c *cobra.Command, _ []string) error {
+		all, err := look(c.Context(), o,
+			func(ctx context.Context, tx pgx.Tx) ([]credentials.Credential, error) {
+				clientID, err := findClient(ctx, tx, tenant, client)
+				if err != nil {
+					return nil, err
+				}
+				return credentials.List(ctx, tx, clientID)
+			})
 		if err != nil {
 			return err
 		}
-		all, err = credentials.List(ctx, tx, clientID)
-		return err
-	})
-	if err != nil {
-		return err
+
+		return program.Show(c, all, func(w io.Writer) {
+			program.Row(w, "CREDENTIAL", "CREATED", "REVOKED", "SCOPES")
+			for _, k := range all {
+				program.Row(w, k.ID, k.CreatedAt, k.RevokedAt, strings.Join(k.Scopes, ","))
+			}
+		})
 	}
-
-	return c.show(f, all, func(w io.Writer) {
-		row(w, "CREDENTIAL", "CREATED", "REVOKED", "SCOPES")
-		for _, k := range all {
-			row(w, k.ID, k.CreatedAt, k.RevokedAt, strings.Join(k.Scopes, ","))
-		}
-	})
+	return list
 }
-
-const createCredentialUsage = `Usage: oncepay credentials create -tenant name -client name [flags]
-
-Creates a credential of a client. Its token is shown this once and stored nowhere.
-
-Examples:
-  oncepay credentials create -tenant acme -client shop
-  oncepay credentials create -tenant acme -client shop -scopes accounts:fund -json
-`
 
 // credential is a new one.
 type credential struct {
@@ -72,91 +70,67 @@ type credential struct {
 	Scopes   []string  `json:"scopes"`
 }
 
-func (c *call) createCredential(ctx context.Context, args []string) error {
-	f := newFlags("credentials create", createCredentialUsage)
-	tenant, client, list := f.tenant(), f.client(), f.scopes()
-	if _, err := f.parse(c, args); err != nil {
-		return err
+func (o operator) createCredential() *cobra.Command {
+	create := &cobra.Command{
+		Use:   "create",
+		Short: "Create a credential of a client; its token is shown this once and stored nowhere",
+		Example: "  oncepay credentials create --tenant acme --client shop\n" +
+			"  oncepay credentials create --tenant acme --client shop --scopes accounts:fund --json",
 	}
 
-	check := checks{flags: f}
-	check.name("-tenant", *tenant)
-	check.name("-client", *client)
-	scopes := check.scopes(*list)
-	if err := check.err(); err != nil {
-		return err
-	}
+	var tenant, client string
+	tenantFlag(create, &tenant)
+	clientFlag(create, &client)
+	var scopes []string
+	scopesFlag(create, &scopes)
 
-	made := credential{Scopes: scopes}
-	err := c.change(ctx, func(tx pgx.Tx) (err error) {
-		if made.ClientID, err = findClient(ctx, tx, *tenant, *client); err != nil {
+	create.RunE = func(c *cobra.Command, _ []string) error {
+		made, err := change(c.Context(), o,
+			func(ctx context.Context, tx pgx.Tx) (made credential, err error) {
+				clientID, err := findClient(ctx, tx, tenant, client)
+				if err != nil {
+					return made, err
+				}
+				token, err := credentials.Create(ctx, tx, clientID, scopes)
+				return credential{token.ID(), token.Reveal(), clientID, scopes}, err
+			})
+		if err != nil {
 			return err
 		}
-		token, err := credentials.Create(ctx, tx, made.ClientID, scopes)
-		// Revealed here only: the database keeps no token.
-		made.ID, made.Token = token.ID(), token.Reveal()
-		return err
-	})
-	if err != nil {
-		return err
-	}
 
-	return c.show(f, made, func(w io.Writer) {
-		row(w, "credential", made.ID, strings.Join(made.Scopes, ","))
-		fmt.Fprintf(w, "\nThe token, shown this once:\n%s\n", made.Token)
-	})
+		return program.Show(c, made, func(w io.Writer) {
+			program.Row(w, "credential", made.ID, strings.Join(made.Scopes, ","))
+			fmt.Fprintf(w, "\nThe token, shown this once:\n%s\n", made.Token)
+		})
+	}
+	return create
 }
 
-func (f *flags) scopes() *string {
-	return f.String("scopes", "",
-		"`scopes` of the credential, separated by commas; there is "+credentials.ScopeFund)
-}
+func (o operator) revokeCredential() *cobra.Command {
+	return &cobra.Command{
+		Use:   "revoke CREDENTIAL",
+		Short: "End a credential for good: every API process refuses it within 30 seconds",
+		Long: `Ends a credential for good: every API process refuses it within 30 seconds. CREDENTIAL is its
+id, as credentials list and the logs show it, or a whole token that was found where it does not
+belong.`,
+		Example: "  oncepay credentials revoke 4fT0aP9xKq2LmZ7c",
+		RunE: func(c *cobra.Command, args []string) error {
+			id := args[0]
+			if token, whole := credentials.Parse(id); whole {
+				id = token.ID()
+			}
 
-// scopes parses and checks the flag. Without it the list is empty, which is [] in JSON.
-func (c *checks) scopes(list string) []string {
-	if list == "" {
-		return []string{}
+			revoked, err := change(c.Context(), o,
+				func(ctx context.Context, tx pgx.Tx) (map[string]string, error) {
+					return map[string]string{"id": id}, credentials.Revoke(ctx, tx, id)
+				})
+			if err != nil {
+				return err
+			}
+
+			return program.Show(c, revoked, func(w io.Writer) {
+				program.Row(w, "revoked "+id+": refused everywhere within 30 seconds")
+			})
+		},
 	}
-
-	scopes := strings.Split(list, ",")
-	c.problems = append(c.problems, credentials.CheckScopes(scopes))
-	return scopes
-}
-
-const revokeCredentialUsage = `Usage: oncepay credentials revoke [flags] CREDENTIAL
-
-Ends a credential for good: every API process refuses it within 30 seconds. CREDENTIAL is its id, as credentials list and the
-logs show it, or a whole token that was found where it does not belong.
-
-To rotate: make a new credential with credentials create, move the client over, then revoke the old one.
-
-Example:
-  oncepay credentials revoke 4fT0aP9xKq2LmZ7c
-`
-
-func (c *call) revokeCredential(ctx context.Context, args []string) error {
-	f := newFlags("credentials revoke", revokeCredentialUsage)
-	found, err := f.parse(c, args, "CREDENTIAL")
-	if err != nil {
-		return err
-	}
-
-	var revoked struct {
-		ID string `json:"id"`
-	}
-	revoked.ID = found[0]
-	// Accept a whole token, too: it may have been found where it does not belong.
-	if token, ok := credentials.Parse(found[0]); ok {
-		revoked.ID = token.ID()
-	}
-
-	if err := c.change(ctx, func(tx pgx.Tx) error {
-		return credentials.Revoke(ctx, tx, revoked.ID)
-	}); err != nil {
-		return err
-	}
-
-	return c.show(f, revoked, func(w io.Writer) {
-		row(w, "revoked "+revoked.ID+": refused everywhere within 30 seconds")
-	})
 }

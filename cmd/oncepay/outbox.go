@@ -8,25 +8,12 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
 
+	"github.com/oncepay/oncepay/internal/outbox"
+	"github.com/oncepay/oncepay/internal/program"
 	"github.com/oncepay/oncepay/internal/relay"
 )
-
-const outboxUsage = `Usage: oncepay outbox [flags]
-
-Shows what is still to be sent, where each relay stands, and what may hold it up. It changes nothing.
-
-  backlog     ids above the cursor; an upper bound, since ids that were rolled back count as well
-  stragglers  events below the cursor that committed late and are still to be sent
-  writer      the oldest transaction that has written: its own events wait for it, no others do
-  refused     events that Kafka will not take and nobody has decided on: relay dead-letters -h
-  parked      aggregates that wait behind them; all others flow
-  partitions  days ahead for which there is one (7 is right), and rows by the planner's estimate
-
-Examples:
-  oncepay outbox
-  watch oncepay outbox
-`
 
 // outboxView is the outbox as an operator sees it.
 type outboxView struct {
@@ -67,32 +54,45 @@ type partition struct {
 	Rows *int64 `json:"rows_estimate"` // nil: never analysed
 }
 
-func (c *call) outbox(ctx context.Context, args []string) error {
-	f := newFlags("outbox", outboxUsage)
-	if _, err := f.parse(c, args); err != nil {
-		return err
-	}
+func (o operator) outbox() *cobra.Command {
+	return &cobra.Command{
+		Use:   "outbox",
+		Short: "Show what is still to be sent, where each relay stands, and what holds it up",
+		Long: `Shows what is still to be sent, where each relay stands, and what may hold it up. It changes
+nothing.
 
-	conn, err := c.connect(ctx)
-	if err != nil {
-		return err
+  backlog     ids above the cursor; an upper bound, since ids that were rolled back count as well
+  stragglers  events below the cursor that committed late and are still to be sent
+  writer      the oldest transaction that has written: its own events wait for it, no others do
+  refused     events that Kafka will not take and nobody has decided on: relay dead-letters -h
+  parked      aggregates that wait behind them; all others flow
+  partitions  days ahead for which there is one (7 is right), and rows by the planner's estimate`,
+		Example: "  oncepay outbox\n  watch oncepay outbox",
+		GroupID: asOperator,
+		RunE: func(c *cobra.Command, _ []string) error {
+			v, err := o.readOutbox(c.Context())
+			if err != nil {
+				return err
+			}
+			return program.Show(c, v, v.print)
+		},
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
+}
+
+func (o operator) readOutbox(ctx context.Context) (v outboxView, err error) {
+	db, err := o.open(ctx)
+	if err != nil {
+		return v, err
+	}
+	defer db.Close()
 
 	// One snapshot, so that cursors, writer and partitions belong together.
-	var v outboxView
-	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	if err := pgx.BeginTxFunc(ctx, conn, snapshot, func(tx pgx.Tx) error {
+	if err := pgx.BeginTxFunc(ctx, db, snapshot, func(tx pgx.Tx) error {
 		return v.read(ctx, tx)
 	}); err != nil {
-		return err
+		return v, err
 	}
-
-	if err := v.measure(ctx, conn); err != nil {
-		return err
-	}
-
-	return c.show(f, v, v.print)
+	return v, v.measure(ctx, db)
 }
 
 // Without the role pg_read_all_stats other roles' transactions are silently invisible.
@@ -156,13 +156,7 @@ func (v *outboxView) read(ctx context.Context, tx pgx.Tx) (err error) {
 }
 
 // measure determines the backlogs just as the relay's own metrics do.
-func (v *outboxView) measure(ctx context.Context, conn *pgx.Conn) error {
-	pool, err := openPool(ctx, conn)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-
+func (v *outboxView) measure(ctx context.Context, pool *pgxpool.Pool) (err error) {
 	if len(v.Relays) == 0 {
 		v.Backlog, err = v.backlogOf(ctx, pool, "") // of a relay that has read nothing
 		return err
@@ -193,9 +187,9 @@ func (v *outboxView) backlogOf(
 func (v outboxView) print(w io.Writer) {
 	if len(v.Relays) == 0 {
 		fmt.Fprintln(w, "no relay has run here yet")
-		row(w, "backlog", v.Backlog.Events, v.Backlog.oldest())
+		program.Row(w, "backlog", v.Backlog.Events, v.Backlog.oldest())
 	} else {
-		row(w, "RELAY", "BACKLOG", "OLDEST", "STRAGGLERS", "CURSOR",
+		program.Row(w, "RELAY", "BACKLOG", "OLDEST", "STRAGGLERS", "CURSOR",
 			"MOVED", "LEADER", "LEASE", "FENCING")
 	}
 	for _, r := range v.Relays {
@@ -203,34 +197,47 @@ func (v outboxView) print(w io.Writer) {
 		if !r.Leads {
 			leader = "NOBODY"
 		}
-		row(w, r.Relay, r.Backlog.Events, r.Backlog.oldest(), r.Stragglers, r.LastID,
+		program.Row(w, r.Relay, r.Backlog.Events, r.Backlog.oldest(), r.Stragglers, r.LastID,
 			r.MovedAt, leader, r.LeaseUntil, r.FencingToken)
 	}
 
 	fmt.Fprintln(w)
-	// Without pg_read_all_stats "none" would be a guess.
-	switch {
-	case !v.Writers:
-		row(w, "oldest writer", "not to be seen: this login lacks pg_read_all_stats")
-	case v.Writer == nil:
-		row(w, "oldest writer", "none")
-	default:
-		row(w, "oldest writer", seconds(v.Writer.AgeSeconds), v.Writer.Application,
-			v.Writer.State, fmt.Sprintf("pid %d", v.Writer.PID))
-	}
+	v.printWriter(w)
 
-	row(w, "refused", v.Refused)
-	row(w, "parked", v.Parked)
-	row(w, "days ahead", v.Partitions.DaysAhead)
+	refused, ahead := fmt.Sprint(v.Refused), fmt.Sprint(v.Partitions.DaysAhead)
+	if v.Refused > 0 {
+		refused += " (decide with relay dead-letters)"
+	}
+	if v.Partitions.DaysAhead < outbox.DaysAhead {
+		ahead += fmt.Sprintf(" of %d: is a relay running?", outbox.DaysAhead)
+	}
+	program.Row(w, "refused", refused)
+	program.Row(w, "parked", v.Parked)
+	program.Row(w, "days ahead", ahead)
 
 	fmt.Fprintln(w)
-	row(w, "PARTITION", "ROWS")
+	program.Row(w, "PARTITION", "ROWS")
 	for _, p := range v.Partitions.List {
 		if p.Rows == nil {
-			row(w, p.Name, "not analysed yet")
+			program.Row(w, p.Name, "not analysed yet")
 			continue
 		}
-		row(w, p.Name, fmt.Sprintf("about %d", *p.Rows))
+		program.Row(w, p.Name, fmt.Sprintf("about %d", *p.Rows))
+	}
+}
+
+func (v outboxView) printWriter(w io.Writer) {
+	switch o := v.Writer; {
+	case !v.Writers: // "none" would be a guess
+		program.Row(w, "oldest writer", "not to be seen: this login lacks pg_read_all_stats")
+	case o == nil:
+		program.Row(w, "oldest writer", "none")
+	case o.PID == 0:
+		program.Row(w, "oldest writer", seconds(o.AgeSeconds), o.Application,
+			"prepared, in no session")
+	default:
+		program.Row(w, "oldest writer", seconds(o.AgeSeconds), o.Application, o.State,
+			fmt.Sprintf("pid %d", o.PID))
 	}
 }
 

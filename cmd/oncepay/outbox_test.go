@@ -80,7 +80,7 @@ func TestTheOutboxShowsCursorBacklogAndStragglers(t *testing.T) {
 	exec(`UPDATE outbox_cursors SET lease_until = now() + interval '1 hour'`)
 	exec(`INSERT INTO outbox_dead_letters (relay, id, xid, event_id, aggregate_type, aggregate_id, event_type, payload, headers, created_at, refusal)
 		SELECT 'main', id, xid, event_id, aggregate_type, aggregate_id, event_type, payload, headers, created_at, 'too large' FROM outbox_events`)
-	if out := must(t, env, "outbox"); !strings.Contains(out, "relay-7  ") || !strings.Contains(out, "refused        1\nparked         1\n") {
+	if out := must(t, env, "outbox"); !strings.Contains(out, "relay-7  ") || !strings.Contains(out, "refused        1 (decide with relay dead-letters)\nparked         1\n") {
 		t.Errorf("of a leader, and an event that was refused:\n%s", out)
 	}
 
@@ -139,22 +139,22 @@ func (e explained) Query(ctx context.Context, sql string, args ...any) (pgx.Rows
 func TestALargeOutboxIsReadByItsIndexesAnalysedOrNot(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
-	c := call{getenv: func(name string) string { return owner(db.URL)[name] }}
-	conn, err := c.connect(t.Context())
+	o := operator{func(name string) string { return owner(db.URL)[name] }}
+	pool, err := o.open(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close(context.Background())
+	defer pool.Close()
 	for _, query := range []string{
 		`INSERT INTO outbox_events (aggregate_type, aggregate_id, event_type, payload) SELECT 'payments', 'a', 'e', '' FROM generate_series(1, 20000)`,
 		aCursor,
 		`ANALYZE outbox_events`,
 	} {
-		if _, err := conn.Exec(t.Context(), query); err != nil {
+		if _, err := pool.Exec(t.Context(), query); err != nil {
 			t.Fatal(err)
 		}
 		var plan string
-		err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+		err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
 			_, err := relay.Cursors(t.Context(), explained{tx, &plan})
 			return err
 		})

@@ -6,50 +6,43 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
 
 	"github.com/oncepay/oncepay/internal/credentials"
+	"github.com/oncepay/oncepay/internal/program"
 )
 
-const listTenantsUsage = `Usage: oncepay tenants list [flags]
-
-Shows all tenants by name, and how many clients each has.
-
-Examples:
-  oncepay tenants list
-  oncepay tenants list -json
-`
-
-func (c *call) listTenants(ctx context.Context, args []string) error {
-	f := newFlags("tenants list", listTenantsUsage)
-	if _, err := f.parse(c, args); err != nil {
-		return err
+func (o operator) tenants() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "tenants",
+		Short:   "Show and create tenants, who own accounts and money",
+		Example: "  oncepay tenants list\n  oncepay tenants create acme",
+		GroupID: asOperator,
 	}
-
-	var tenants []credentials.Tenant
-	err := c.look(ctx, func(tx pgx.Tx) (err error) {
-		tenants, err = credentials.ListTenants(ctx, tx)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-
-	return c.show(f, tenants, func(w io.Writer) {
-		row(w, "TENANT", "NAME", "CLIENTS", "CREATED")
-		for _, t := range tenants {
-			row(w, t.ID, t.Name, t.Clients, t.CreatedAt)
-		}
-	})
+	c.AddCommand(o.listTenants(), o.createTenant())
+	return c
 }
 
-const createTenantUsage = `Usage: oncepay tenants create [flags] NAME
+func (o operator) listTenants() *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Short:   "Show all tenants by name, and how many clients each has",
+		Example: "  oncepay tenants list\n  oncepay tenants list --json",
+		RunE: func(c *cobra.Command, _ []string) error {
+			tenants, err := look(c.Context(), o, credentials.ListTenants)
+			if err != nil {
+				return err
+			}
 
-Creates a tenant: who owns accounts and money. Its name must be new.
-
-Examples:
-  oncepay tenants create acme
-  oncepay tenants create "Acme Ltd" -json
-`
+			return program.Show(c, tenants, func(w io.Writer) {
+				program.Row(w, "TENANT", "NAME", "CLIENTS", "CREATED")
+				for _, t := range tenants {
+					program.Row(w, t.ID, t.Name, t.Clients, t.CreatedAt)
+				}
+			})
+		},
+	}
+}
 
 // named is a new tenant or client.
 type named struct {
@@ -57,27 +50,29 @@ type named struct {
 	Name string    `json:"name"`
 }
 
-func (c *call) createTenant(ctx context.Context, args []string) error {
-	f := newFlags("tenants create", createTenantUsage)
-	found, err := f.parse(c, args, "NAME")
-	if err != nil {
-		return err
-	}
+func (o operator) createTenant() *cobra.Command {
+	return &cobra.Command{
+		Use:     "create NAME",
+		Short:   "Create a tenant; its name must be new",
+		Example: "  oncepay tenants create acme\n  oncepay tenants create \"Acme Ltd\" --json",
+		RunE: func(c *cobra.Command, args []string) error {
+			name, err := argument("NAME", args[0], parseName)
+			if err != nil {
+				return err
+			}
 
-	made := named{Name: found[0]}
-	check := checks{flags: f}
-	check.name("NAME", made.Name)
-	if err := check.err(); err != nil {
-		return err
-	}
+			made, err := change(c.Context(), o,
+				func(ctx context.Context, tx pgx.Tx) (named, error) {
+					id, err := credentials.CreateTenant(ctx, tx, name)
+					return named{id, name}, err
+				})
+			if err != nil {
+				return err
+			}
 
-	err = c.change(ctx, func(tx pgx.Tx) (err error) {
-		made.ID, err = credentials.CreateTenant(ctx, tx, made.Name)
-		return err
-	})
-	if err != nil {
-		return err
+			return program.Show(c, made, func(w io.Writer) {
+				program.Row(w, "tenant", made.ID, made.Name)
+			})
+		},
 	}
-
-	return c.show(f, made, func(w io.Writer) { row(w, "tenant", made.ID, made.Name) })
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -14,26 +13,10 @@ import (
 	"github.com/oncepay/oncepay/internal/relay"
 )
 
-const deadLettersHelp = `relay dead-letters shows the events that Kafka refused, and decides on them. Their aggregates are parked meanwhile.
-
-Usage:
-  relay dead-letters list [-all] [-json]       one line for each refused event that waits; -all: those of the past, too
-  relay dead-letters show ID                   what is known of one, as JSON, but for its payload
-  relay dead-letters show -payload ID          its payload, byte for byte; it may hold what not everybody is to see
-  relay dead-letters retry ID                  sends it again, and then what waits behind it
-  relay dead-letters skip -reason "…" ID       gives it up, and sends what waits behind it; the reason is kept
-  relay dead-letters -h                        this text
-
-The variables are the relay's; DATABASE_URL and RELAY_NAME are used. The leader acts within a second.
-
-Examples:
-  relay dead-letters list
-  relay dead-letters retry 1234
-  relay dead-letters skip -reason "sent by hand, ticket 4711" 1234
-`
-
 var deadLetters = program.DeadLetters{
-	Program: "relay", Help: deadLettersHelp,
+	Program: "relay", About: "the events that Kafka refused",
+	Variables: "The variables are the relay's; DATABASE_URL and RELAY_NAME are used.",
+	Retried:   "is sent again", Subject: "AGGREGATE", Reason: "sent by hand, ticket 4711",
 	None: "no event was refused", NoneWaits: "no refused event waits",
 	Open: func(ctx context.Context, getenv func(string) string) (program.Letters, func(), error) {
 		cfg, err := config.LoadRelay(getenv)
@@ -57,27 +40,29 @@ type letters struct {
 	relay string
 }
 
-var errNotRefused = errors.New("no event with this id was refused")
-
-func (l letters) List(ctx context.Context, all bool) (any, []string, error) {
-	found, err := relay.DeadLetters(ctx, l.db, l.relay, all)
-
-	var lines []string
-	for _, d := range found {
-		lines = append(lines, fmt.Sprintf("%d %s %s/%s %s: %s; %d of its aggregate wait",
-			d.ID, d.State, d.AggregateType, d.AggregateID, d.Type, d.Refusal, d.Waiting))
+func letter(d relay.DeadLetter) program.Letter {
+	return program.Letter{
+		ID: d.ID, State: d.State, Type: d.Type, Subject: d.AggregateType + "/" + d.AggregateID,
+		Reason: d.Refusal, Waiting: d.Waiting, All: d,
 	}
-
-	return found, lines, err
 }
 
-func (l letters) Show(ctx context.Context, id int64) (any, error) {
-	found, err := relay.FindDeadLetter(ctx, l.db, l.relay, id)
+func (l letters) List(ctx context.Context, all bool) (found []program.Letter, err error) {
+	refused, err := relay.DeadLetters(ctx, l.db, l.relay, all)
+	for _, d := range refused {
+		found = append(found, letter(d))
+	}
+	return found, err
+}
+
+var errNotRefused = errors.New("no event with this id was refused")
+
+func (l letters) Find(ctx context.Context, id int64) (program.Letter, error) {
+	d, err := relay.FindDeadLetter(ctx, l.db, l.relay, id)
 	if errors.Is(err, relay.ErrNoDeadLetter) {
 		err = errNotRefused
 	}
-
-	return found, err
+	return letter(d), err
 }
 
 func (l letters) Payload(ctx context.Context, id int64) ([]byte, error) {
@@ -85,7 +70,6 @@ func (l letters) Payload(ctx context.Context, id int64) ([]byte, error) {
 	if errors.Is(err, relay.ErrNoDeadLetter) {
 		err = errNotRefused
 	}
-
 	return payload, err
 }
 

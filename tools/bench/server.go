@@ -155,8 +155,8 @@ func (s *server) fundBoth(ctx context.Context, url string, accounts int) (err er
 
 // fund makes client, credential and accounts the way an operator does.
 func (s *server) fund(ctx context.Context, url, tenant string, accounts int) (made seed, err error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(s.dir, "oncepay"), "seed", "-tenant", tenant, "-client", "load", "-currency", "USD",
-		"-accounts", strconv.Itoa(accounts), "-fund", funds, "-json")
+	cmd := exec.CommandContext(ctx, filepath.Join(s.dir, "oncepay"), "seed", "--tenant", tenant, "--client", "load", "--currency", "USD",
+		"--accounts", strconv.Itoa(accounts), "--fund", funds, "--json")
 	cmd.Env = []string{"DATABASE_URL=" + url}
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
