@@ -62,7 +62,7 @@ func TestDeadLettersAreListedAndDecidedOn(t *testing.T) {
 		t.Errorf("payload %q", got)
 	}
 
-	const none, decided = "there is no dead letter with this id", "no dead letter with this id waits for a decision"
+	const none, decided = "there is no dead letter with this id", "no dead letter with this id waits for a decision (its state was skipped)"
 	for id, line := range map[string]string{"3": decided, "8": none, "9": none, "1000": none} { // was decided on, only waits, is another consumer's, is none
 		for _, args := range [][]string{{"retry", id}, {"skip", "--reason", "x", id}} {
 			if stdout, stderr, code := shell(getenv, append([]string{"dead-letters"}, args...)...); code != 1 || stdout != "" || stderr != "consumer: "+line+"\n" {

@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/oncepay/oncepay/internal/httpapi"
 	"github.com/oncepay/oncepay/internal/idempotency"
 	"github.com/oncepay/oncepay/internal/payments"
 )
@@ -28,37 +30,50 @@ func (s *seeded) openAccounts(ctx context.Context, db *pgxpool.Pool, p plan) err
 		names[i] = fmt.Sprintf("seed %d", i+1)
 	}
 
-	for _, missing := range []func(plan, []string, accounts) []payments.Command{opening, funding} {
-		found, err := findAccounts(ctx, db, s.TenantID, p.currency, names)
-		if err != nil {
-			return err
+	found, err := findAccounts(ctx, db, s.TenantID, p.currency, names)
+	if err != nil {
+		return err
+	}
+	if err := s.process(ctx, db, found.opening(p.currency, names)); err != nil {
+		return fmt.Errorf("open accounts: %w", err)
+	}
+
+	// Look again for the accounts with their ids, and for the system account to pay from.
+	if found, err = findAccounts(ctx, db, s.TenantID, p.currency, names); err != nil {
+		return err
+	}
+	if p.fund > 0 {
+		if err := s.process(ctx, db, found.funding(p.fund)); err != nil {
+			return fmt.Errorf("fund accounts: %w", err)
 		}
-		if err := s.process(ctx, db, missing(p, names, found)); err != nil {
+		if found, err = findAccounts(ctx, db, s.TenantID, p.currency, names); err != nil {
 			return err
 		}
 	}
 
-	found, err := findAccounts(ctx, db, s.TenantID, p.currency, names)
-	s.SystemAccount, s.Accounts = found.system, append(s.Accounts, found.customers...)
-	return err
+	s.SystemAccount = found.system()
+	for _, a := range found {
+		if a.Kind == payments.Customer {
+			s.Accounts = append(s.Accounts, a.Account)
+		}
+	}
+	return nil
 }
 
-// opening returns the commands that create the missing accounts.
-func opening(p plan, names []string, found accounts) (missing []payments.Command) {
-	if found.system == nil {
-		missing = append(missing, payments.CreateAccount{
-			Kind: payments.System, Currency: p.currency,
-		})
+// opening returns the commands that create what is missing.
+func (found accounts) opening(currency string, names []string) (missing []payments.Command) {
+	if found.system() == nil {
+		missing = append(missing, payments.CreateAccount{Kind: payments.System, Currency: currency})
 	}
 
 	exists := map[string]bool{}
-	for _, a := range found.customers {
-		exists[a.Name] = true
+	for _, a := range found {
+		exists[a.Name] = a.Kind == payments.Customer
 	}
 	for _, name := range names {
 		if !exists[name] {
 			missing = append(missing, payments.CreateAccount{
-				Kind: payments.Customer, Currency: p.currency, Name: name,
+				Kind: payments.Customer, Currency: currency, Name: name,
 			})
 		}
 	}
@@ -66,20 +81,24 @@ func opening(p plan, names []string, found accounts) (missing []payments.Command
 }
 
 // funding returns the payments to accounts without an entry, so that a second run pays nothing.
-func funding(p plan, _ []string, found accounts) (missing []payments.Command) {
-	if p.fund == 0 {
-		return nil
-	}
-
-	for _, id := range found.untouched {
-		missing = append(missing, payments.CreatePayment{
-			AmountMinor: p.fund, Currency: p.currency,
-			SourceAccount: found.system.ID, DestinationAccount: id,
-			Description: "opening balance", MayFund: true,
-		})
+func (found accounts) funding(amount int64) (missing []payments.Command) {
+	for _, a := range found {
+		if a.Kind == payments.Customer && a.Entries == 0 {
+			missing = append(missing, payments.CreatePayment{
+				AmountMinor: amount, Currency: a.Currency,
+				SourceAccount: found.system().ID, DestinationAccount: a.ID,
+				Description: "opening balance", MayFund: true,
+			})
+		}
 	}
 	return missing
 }
+
+// The audit trail shows these in place of an HTTP request.
+const (
+	method = "CLI"
+	route  = "oncepay seed"
+)
 
 // chunk is the number of commands per transaction, which locks the system account while it lasts.
 const chunk = 500
@@ -90,7 +109,7 @@ func (s *seeded) process(
 	ctx context.Context, db *pgxpool.Pool, commands []payments.Command,
 ) error {
 	processor := payments.Processor{
-		DB: db, Retention: idempotency.DefaultRetention, Render: render,
+		DB: db, Retention: idempotency.DefaultRetention, Render: httpapi.Render,
 	}
 
 	for some := range slices.Chunk(commands, chunk) {
@@ -104,11 +123,11 @@ func (s *seeded) process(
 			answers, err = processor.Process(ctx, requests) // those that are done are replays now
 		}
 		if err != nil {
-			return fmt.Errorf("make accounts and payments: %w", err)
+			return err
 		}
 
 		for _, a := range answers {
-			if a.Response.Status != statusDone {
+			if a.Response.Status != http.StatusCreated {
 				return fmt.Errorf("refused: %s %s", a.State, a.Response.Body)
 			}
 		}
@@ -149,41 +168,29 @@ func awaitBusy(
 	return busy >= 0 && p.Await(ctx, requests[busy])
 }
 
-// The audit trail shows these in place of an HTTP request.
-const (
-	method = "CLI"
-	route  = "oncepay seed"
-)
+// accounts are those of a tenant in one currency: customers in the order of the names asked for,
+// and the system account.
+type accounts []seedAccount
 
-const (
-	statusDone    = 201
-	statusRefused = 422
-)
-
-// render builds the response that is stored under the key.
-func render(o payments.Outcome) idempotency.Response {
-	status, shown := statusDone, any(o.Account)
-	switch {
-	case o.Refusal != nil:
-		status, shown = statusRefused, o.Refusal
-	case o.Payment != nil:
-		shown = o.Payment
-	}
-
-	body, _ := json.Marshal(shown) // a plain struct: cannot fail
-	return idempotency.Response{Status: status, ContentType: "application/json", Body: body}
+type seedAccount struct {
+	payments.Account
+	Entries int64
 }
 
-// accounts are those of a tenant in one currency.
-type accounts struct {
-	system    *payments.Account
-	customers []payments.Account // in the order of the names asked for
-	untouched []uuid.UUID        // those without a ledger entry
+// system returns the system account, or nil.
+func (found accounts) system() *payments.Account {
+	for i := range found {
+		if found[i].Kind == payments.System {
+			return &found[i].Account
+		}
+	}
+	return nil
 }
 
 // Names are not unique: the oldest account of a name counts.
 const readAccounts = `
-SELECT DISTINCT ON (kind, array_position($3::text[], name)) id, kind, name, balance_minor, created_at, entry_count
+SELECT DISTINCT ON (kind, array_position($3::text[], name))
+       id, currency, kind, name, balance_minor, created_at, entry_count
 FROM accounts
 WHERE tenant_id = $1 AND currency = $2 AND (kind = 'system' OR name = ANY ($3::text[]))
 ORDER BY kind, array_position($3::text[], name), id`
@@ -191,32 +198,10 @@ ORDER BY kind, array_position($3::text[], name), id`
 func findAccounts(
 	ctx context.Context, db *pgxpool.Pool, tenantID uuid.UUID, currency string, names []string,
 ) (accounts, error) {
-	rows, err := db.Query(ctx, readAccounts, tenantID, currency, names) // ForEachRow returns it
+	rows, _ := db.Query(ctx, readAccounts, tenantID, currency, names) // CollectRows returns its error
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[seedAccount])
 	if err != nil {
-		return accounts{}, fmt.Errorf("find accounts: %w", err)
-	}
-
-	var found accounts
-	a := payments.Account{Currency: currency}
-	var entries int64
-	_, err = pgx.ForEachRow(rows, []any{
-		&a.ID, &a.Kind, &a.Name, &a.BalanceMinor, &a.CreatedAt, &entries,
-	}, func() error {
-		a := a // each row has its own
-		a.CreatedAt = a.CreatedAt.UTC()
-		if a.Kind == payments.System {
-			found.system = &a
-			return nil
-		}
-
-		found.customers = append(found.customers, a)
-		if entries == 0 {
-			found.untouched = append(found.untouched, a.ID)
-		}
-		return nil
-	})
-	if err != nil {
-		return accounts{}, fmt.Errorf("find accounts: %w", err)
+		return nil, fmt.Errorf("find accounts: %w", err)
 	}
 	return found, nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,6 +11,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"github.com/oncepay/oncepay/internal/credentials"
@@ -18,23 +20,26 @@ import (
 	"github.com/oncepay/oncepay/internal/program"
 )
 
-// argument reads an argument, which is called name in -h.
-func argument[T any](name, s string, parse func(string) (T, error)) (T, error) {
-	v, err := parse(s)
-	if err != nil {
-		return v, fmt.Errorf("%s: %w", name, err)
-	}
-	return v, nil
-}
-
 func tenantFlag(c *cobra.Command, tenant *string) {
 	program.Flag(c, tenant, "tenant", "NAME", "tenant", parseName)
 	program.Require(c, "tenant")
 }
 
-func clientFlag(c *cobra.Command, client *string) {
-	program.Flag(c, client, "client", "NAME", "client of the tenant", parseName)
+// clientName is what --tenant and --client say.
+type clientName struct{ tenant, client string }
+
+func (n *clientName) flags(c *cobra.Command) {
+	tenantFlag(c, &n.tenant)
+	program.Flag(c, &n.client, "client", "NAME", "client of the tenant", parseName)
 	program.Require(c, "client")
+}
+
+func (n *clientName) find(ctx context.Context, tx pgx.Tx) (uuid.UUID, error) {
+	tenantID, err := credentials.FindTenant(ctx, tx, n.tenant)
+	if err != nil {
+		return uuid.Nil, err
+	}
+	return credentials.FindClient(ctx, tx, tenantID, n.client)
 }
 
 // parseName checks the rule of the database.

@@ -29,37 +29,28 @@ the client over, then revoke the old one.`,
 }
 
 func (o operator) listCredentials() *cobra.Command {
-	list := &cobra.Command{
+	c := &cobra.Command{
 		Use:     "list",
 		Short:   "Show the credentials of a client, the oldest first; their secrets are stored nowhere",
 		Example: "  oncepay credentials list --tenant acme --client shop",
 	}
 
-	var tenant, client string
-	tenantFlag(list, &tenant)
-	clientFlag(list, &client)
+	var of clientName
+	of.flags(c)
 
-	list.RunE = func(c *cobra.Command, _ []string) error {
-		all, err := look(c.Context(), o,
-			func(ctx context.Context, tx pgx.Tx) ([]credentials.Credential, error) {
-				clientID, err := findClient(ctx, tx, tenant, client)
-				if err != nil {
-					return nil, err
-				}
-				return credentials.List(ctx, tx, clientID)
-			})
+	c.RunE = looks(o, func(ctx context.Context, tx pgx.Tx) ([]credentials.Credential, error) {
+		clientID, err := of.find(ctx, tx)
 		if err != nil {
-			return err
+			return nil, err
 		}
-
-		return program.Show(c, all, func(w io.Writer) {
-			program.Row(w, "CREDENTIAL", "CREATED", "REVOKED", "SCOPES")
-			for _, k := range all {
-				program.Row(w, k.ID, k.CreatedAt, k.RevokedAt, strings.Join(k.Scopes, ","))
-			}
-		})
-	}
-	return list
+		return credentials.List(ctx, tx, clientID)
+	}, func(w io.Writer, all []credentials.Credential) {
+		program.Row(w, "CREDENTIAL", "CREATED", "REVOKED", "SCOPES")
+		for _, k := range all {
+			program.Row(w, k.ID, k.CreatedAt, k.RevokedAt, strings.Join(k.Scopes, ","))
+		}
+	})
+	return c
 }
 
 // credential is a new one.
@@ -71,66 +62,60 @@ type credential struct {
 }
 
 func (o operator) createCredential() *cobra.Command {
-	create := &cobra.Command{
+	c := &cobra.Command{
 		Use:   "create",
 		Short: "Create a credential of a client; its token is shown this once and stored nowhere",
 		Example: "  oncepay credentials create --tenant acme --client shop\n" +
 			"  oncepay credentials create --tenant acme --client shop --scopes accounts:fund --json",
 	}
 
-	var tenant, client string
-	tenantFlag(create, &tenant)
-	clientFlag(create, &client)
+	var of clientName
+	of.flags(c)
 	var scopes []string
-	scopesFlag(create, &scopes)
+	scopesFlag(c, &scopes)
 
-	create.RunE = func(c *cobra.Command, _ []string) error {
-		made, err := change(c.Context(), o,
-			func(ctx context.Context, tx pgx.Tx) (made credential, err error) {
-				clientID, err := findClient(ctx, tx, tenant, client)
-				if err != nil {
-					return made, err
-				}
-				token, err := credentials.Create(ctx, tx, clientID, scopes)
-				return credential{token.ID(), token.Reveal(), clientID, scopes}, err
-			})
+	c.RunE = changes(o, func(ctx context.Context, tx pgx.Tx) (made credential, err error) {
+		clientID, err := of.find(ctx, tx)
 		if err != nil {
-			return err
+			return made, err
 		}
 
-		return program.Show(c, made, func(w io.Writer) {
-			program.Row(w, "credential", made.ID, strings.Join(made.Scopes, ","))
-			fmt.Fprintf(w, "\nThe token, shown this once:\n%s\n", made.Token)
-		})
-	}
-	return create
+		// Revealed here only: the database keeps no token.
+		token, err := credentials.Create(ctx, tx, clientID, scopes)
+		return credential{token.ID(), token.Reveal(), clientID, scopes}, err
+	}, func(w io.Writer, made credential) {
+		program.Row(w, "credential", made.ID, strings.Join(made.Scopes, ","))
+		fmt.Fprintf(w, "\nThe token, shown this once:\n%s\n", made.Token)
+	})
+	return c
 }
 
 func (o operator) revokeCredential() *cobra.Command {
-	return &cobra.Command{
+	c := &cobra.Command{
 		Use:   "revoke CREDENTIAL",
 		Short: "End a credential for good: every API process refuses it within 30 seconds",
 		Long: `Ends a credential for good: every API process refuses it within 30 seconds. CREDENTIAL is its
 id, as credentials list and the logs show it, or a whole token that was found where it does not
 belong.`,
 		Example: "  oncepay credentials revoke 4fT0aP9xKq2LmZ7c",
-		RunE: func(c *cobra.Command, args []string) error {
-			id := args[0]
-			if token, whole := credentials.Parse(id); whole {
-				id = token.ID()
-			}
-
-			revoked, err := change(c.Context(), o,
-				func(ctx context.Context, tx pgx.Tx) (map[string]string, error) {
-					return map[string]string{"id": id}, credentials.Revoke(ctx, tx, id)
-				})
-			if err != nil {
-				return err
-			}
-
-			return program.Show(c, revoked, func(w io.Writer) {
-				program.Row(w, "revoked "+id+": refused everywhere within 30 seconds")
-			})
-		},
 	}
+
+	var id string
+	program.Argument(c, &id, parseCredential)
+
+	c.RunE = changes(o, func(ctx context.Context, tx pgx.Tx) (map[string]string, error) {
+		return map[string]string{"id": id}, credentials.Revoke(ctx, tx, id)
+	}, func(w io.Writer, _ map[string]string) {
+		program.Row(w, "revoked "+id+": refused everywhere within 30 seconds")
+	})
+	return c
+}
+
+// parseCredential returns the id of a credential, or of a whole token.
+func parseCredential(s string) (string, error) {
+	// A whole one may have been found where it does not belong.
+	if token, whole := credentials.Parse(s); whole {
+		return token.ID(), nil
+	}
+	return s, nil
 }

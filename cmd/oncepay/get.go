@@ -1,11 +1,12 @@
 package main
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"github.com/oncepay/oncepay/internal/payments"
@@ -13,7 +14,7 @@ import (
 )
 
 func (c caller) get() *cobra.Command {
-	return &cobra.Command{
+	get := &cobra.Command{
 		Use:   "get ID",
 		Short: "Show a payment or an account",
 		Long: `Shows the payment of that id, or else the account. --json shows the service's answer.
@@ -23,38 +24,32 @@ yours, or a bad credential.`,
 		Example: "  oncepay get 0198a6de-5c1f-7000-8000-0123456789ab\n" +
 			"  oncepay get 0198a6de-5c1f-7000-8000-0123456789ab --json",
 		GroupID: asClient,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			id, err := argument("ID", args[0], parseID)
-			if err != nil {
-				return err
-			}
-			api, err := c.api()
-			if err != nil {
-				return err
-			}
-
-			// The id does not tell a payment from an account: try one, then the other.
-			var payment payments.Payment
-			a, found, err := ask(cmd.Context(), api, "/api/v1/payments/"+id.String(), &payment)
-			if err == nil && !found && a.Status == http.StatusNotFound {
-				var account payments.Account
-				a, found, err = ask(cmd.Context(), api, "/api/v1/accounts/"+id.String(), &account)
-				if found {
-					return program.Show(cmd, json.RawMessage(a.Body),
-						func(w io.Writer) { printAccount(w, account) })
-				}
-			}
-
-			switch {
-			case err != nil:
-				return err
-			case !found:
-				return refused(cmd, a)
-			}
-			return program.Show(cmd, json.RawMessage(a.Body),
-				func(w io.Writer) { printPayment(w, payment) })
-		},
 	}
+
+	var id uuid.UUID
+	program.Argument(get, &id, parseID)
+
+	get.RunE = func(cmd *cobra.Command, _ []string) error {
+		var payment payments.Payment
+		body, err := c.ask(cmd.Context(), "/api/v1/payments/"+id.String(), &payment)
+		if err == nil {
+			return program.Show(cmd, body, func(w io.Writer) { printPayment(w, payment) })
+		}
+
+		// The id does not tell a payment from an account.
+		var none *refusal
+		if !errors.As(err, &none) || none.Status != http.StatusNotFound {
+			return shown(cmd, err)
+		}
+
+		var account payments.Account
+		body, err = c.ask(cmd.Context(), "/api/v1/accounts/"+id.String(), &account)
+		if err != nil {
+			return shown(cmd, err)
+		}
+		return program.Show(cmd, body, func(w io.Writer) { printAccount(w, account) })
+	}
+	return get
 }
 
 func printPayment(w io.Writer, p payments.Payment) {

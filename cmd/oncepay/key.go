@@ -1,7 +1,6 @@
 package main
 
 import (
-	"encoding/json"
 	"io"
 	"net/url"
 	"time"
@@ -22,7 +21,7 @@ type keyStatus struct {
 }
 
 func (c caller) key() *cobra.Command {
-	return &cobra.Command{
+	status := &cobra.Command{
 		Use:   "key KEY",
 		Short: "Show the state of an idempotency key",
 		Long: `Shows the state of an idempotency key, without disturbing a request under it:
@@ -37,28 +36,21 @@ Exit codes: 0 answered, whatever the status; 1 the API could not be asked; 2 ref
 credential.`,
 		Example: "  oncepay key order-1001\n  oncepay key order-1001 --json",
 		GroupID: asClient,
-		RunE: func(cmd *cobra.Command, args []string) error {
-			key, err := argument("KEY", args[0], parseKey)
-			if err != nil {
-				return err
-			}
-			api, err := c.api()
-			if err != nil {
-				return err
-			}
-
-			var k keyStatus
-			path := "/api/v1/idempotency-keys/" + url.PathEscape(key)
-			a, answered, err := ask(cmd.Context(), api, path, &k)
-			switch {
-			case err != nil:
-				return err
-			case !answered:
-				return refused(cmd, a)
-			}
-			return program.Show(cmd, json.RawMessage(a.Body), k.print)
-		},
 	}
+
+	var key string
+	program.Argument(status, &key, parseKey)
+
+	status.RunE = func(cmd *cobra.Command, _ []string) error {
+		var k keyStatus
+		body, err := c.ask(cmd.Context(), "/api/v1/idempotency-keys/"+url.PathEscape(key), &k)
+		if err != nil {
+			return shown(cmd, err)
+		}
+
+		return program.Show(cmd, body, k.print)
+	}
+	return status
 }
 
 func (k keyStatus) print(w io.Writer) {

@@ -64,6 +64,7 @@ func run(
 	signal.Ignore(syscall.SIGPIPE)
 
 	root := newRoot(getenv)
+
 	err := noTokens(root, args)
 	if err == nil {
 		err = program.Execute(ctx, root, args, stdout, stderr)
@@ -73,6 +74,8 @@ func run(
 	}
 
 	program.Complain(stderr, "oncepay", withoutTokens(err))
+
+	// A refusal may come with an unknown outcome: then it is not the last word.
 	var refused *refusal
 	switch {
 	case errors.Is(err, client.ErrUnknown), errors.Is(err, errNotShown):
@@ -90,11 +93,13 @@ func newRoot(getenv func(string) string) *cobra.Command {
 		Example: examples,
 	}
 	program.JSON(root)
+
 	root.AddGroup(
 		&cobra.Group{ID: asOperator, Title: "As the operator, in the database (DATABASE_URL):"},
 		&cobra.Group{ID: asClient, Title: "As a client, through the API (ONCEPAY_TOKEN):"},
 	)
 
+	// A new command is a method of one of the two, in a file of its own, and a name here.
 	o, c := operator{getenv}, caller{getenv}
 	root.AddCommand(
 		o.seed(), o.tenants(), o.clients(), o.credentials(), o.statement(), o.outbox(),

@@ -3,15 +3,19 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
 
 	"github.com/oncepay/oncepay/internal/config"
 	"github.com/oncepay/oncepay/internal/postgres"
+	"github.com/oncepay/oncepay/internal/program"
 	"github.com/oncepay/oncepay/migrations"
 )
 
@@ -42,11 +46,15 @@ func (o operator) open(ctx context.Context) (*pgxpool.Pool, error) {
 	}
 	postgres.WarnPlainText(ctx, slog.Default(), "DATABASE_URL", cfg.DatabaseURL)
 
+	// A pool, although most commands need one connection: the outcome of a COMMIT whose reply was
+	// lost is looked up on another.
 	database, err := pgxpool.ParseConfig(cfg.DatabaseURL)
 	if err != nil {
 		return nil, fmt.Errorf("connect to database: %w", err)
 	}
 	maps.Copy(database.ConnConfig.RuntimeParams, settings)
+	database.AfterConnect = readTimesInUTC
+
 	db, err := pgxpool.NewWithConfig(ctx, database)
 	if err != nil {
 		return nil, fmt.Errorf("connect to database: %w", err)
@@ -67,36 +75,51 @@ func (o operator) open(ctx context.Context) (*pgxpool.Pool, error) {
 	return db, nil
 }
 
-// change runs fn in one transaction and returns what it made.
-func change[T any](
-	ctx context.Context, o operator, fn func(context.Context, pgx.Tx) (T, error),
-) (T, error) {
-	return inTransaction(ctx, o, pgx.TxOptions{}, fn)
+// readTimesInUTC is for JSON, which would show times where this runs.
+func readTimesInUTC(_ context.Context, conn *pgx.Conn) error {
+	conn.TypeMap().RegisterType(&pgtype.Type{
+		Name: "timestamptz", OID: pgtype.TimestamptzOID,
+		Codec: &pgtype.TimestamptzCodec{ScanLocation: time.UTC},
+	})
+	return nil
+}
+
+// changes returns what runs a command: do in one transaction, then show what it returned.
+func changes[T any](
+	o operator, do func(context.Context, pgx.Tx) (T, error), text func(io.Writer, T),
+) func(*cobra.Command, []string) error {
+	return inTransaction(o, pgx.TxOptions{}, do, text)
 }
 
 // snapshot is a read-only transaction that sees one state of the database.
 var snapshot = pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 
-// look runs fn in a snapshot and returns what it read.
-func look[T any](
-	ctx context.Context, o operator, fn func(context.Context, pgx.Tx) (T, error),
-) (T, error) {
-	return inTransaction(ctx, o, snapshot, fn)
+// looks is as changes, in a snapshot.
+func looks[T any](
+	o operator, do func(context.Context, pgx.Tx) (T, error), text func(io.Writer, T),
+) func(*cobra.Command, []string) error {
+	return inTransaction(o, snapshot, do, text)
 }
 
 func inTransaction[T any](
-	ctx context.Context, o operator, options pgx.TxOptions,
-	fn func(context.Context, pgx.Tx) (T, error),
-) (result T, err error) {
-	db, err := o.open(ctx)
-	if err != nil {
-		return result, err
-	}
-	defer db.Close()
+	o operator, options pgx.TxOptions,
+	do func(context.Context, pgx.Tx) (T, error), text func(io.Writer, T),
+) func(*cobra.Command, []string) error {
+	return func(c *cobra.Command, _ []string) error {
+		db, err := o.open(c.Context())
+		if err != nil {
+			return err
+		}
+		defer db.Close()
 
-	err = pgx.BeginTxFunc(ctx, db, options, func(tx pgx.Tx) error {
-		result, err = fn(ctx, tx)
-		return err
-	})
-	return result, err
+		var result T
+		err = pgx.BeginTxFunc(c.Context(), db, options, func(tx pgx.Tx) (err error) {
+			result, err = do(c.Context(), tx)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		return program.Show(c, result, func(w io.Writer) { text(w, result) })
+	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -44,14 +45,11 @@ type writer struct {
 	AgeSeconds  float64 `json:"age_seconds"`
 }
 
+// partitions are those of the outbox, one for each UTC day.
 type partitions struct {
-	DaysAhead int         `json:"days_ahead"`
-	List      []partition `json:"list"`
-}
-
-type partition struct {
-	Name string `json:"name"`
-	Rows *int64 `json:"rows_estimate"` // nil: never analysed
+	Kept      int    `json:"kept"`
+	Oldest    string `json:"oldest"` // day; empty without any
+	DaysAhead int    `json:"days_ahead"`
 }
 
 func (o operator) outbox() *cobra.Command {
@@ -66,7 +64,7 @@ nothing.
   writer      the oldest transaction that has written: its own events wait for it, no others do
   refused     events that Kafka will not take and nobody has decided on: relay dead-letters -h
   parked      aggregates that wait behind them; all others flow
-  partitions  days ahead for which there is one (7 is right), and rows by the planner's estimate`,
+  partitions  one for each UTC day that is kept, and for the days ahead (7 is right)`,
 		Example: "  oncepay outbox\n  watch oncepay outbox",
 		GroupID: asOperator,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -74,6 +72,7 @@ nothing.
 			if err != nil {
 				return err
 			}
+
 			return program.Show(c, v, v.print)
 		},
 	}
@@ -92,6 +91,7 @@ func (o operator) readOutbox(ctx context.Context) (v outboxView, err error) {
 	}); err != nil {
 		return v, err
 	}
+
 	return v, v.measure(ctx, db)
 }
 
@@ -108,9 +108,11 @@ SELECT pid, application_name, state, extract(epoch FROM clock_timestamp() - bega
 ORDER BY began LIMIT 1`
 
 const readPartitions = `
-SELECT c.relname, nullif(c.reltuples, -1)::bigint,
-       c.relname ~ '_[0-9]{8}$' AND to_date(right(c.relname, 8), 'YYYYMMDD') > (now() AT TIME ZONE 'utc')::date
-FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'outbox_events'::regclass ORDER BY c.relname`
+SELECT count(*), coalesce(min(day)::text, ''),
+       count(*) FILTER (WHERE day > (now() AT TIME ZONE 'utc')::date)
+FROM (SELECT to_date(right(c.relname, 8), 'YYYYMMDD') AS day
+      FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+      WHERE i.inhparent = 'outbox_events'::regclass AND c.relname ~ '_[0-9]{8}$') d`
 
 func (v *outboxView) read(ctx context.Context, tx pgx.Tx) (err error) {
 	cursors, err := relay.Cursors(ctx, tx)
@@ -118,12 +120,8 @@ func (v *outboxView) read(ctx context.Context, tx pgx.Tx) (err error) {
 		return err
 	}
 
+	v.Relays = []relayView{} // not null in JSON
 	for _, c := range cursors {
-		// Times are shown in UTC, wherever this runs.
-		c.MovedAt = c.MovedAt.UTC()
-		if c.LeaseUntil != nil {
-			*c.LeaseUntil = c.LeaseUntil.UTC()
-		}
 		v.Relays = append(v.Relays, relayView{Cursor: c})
 	}
 
@@ -131,25 +129,14 @@ func (v *outboxView) read(ctx context.Context, tx pgx.Tx) (err error) {
 		return fmt.Errorf("read privileges: %w", err)
 	}
 
-	rows, _ := tx.Query(ctx, readWriter) // CollectRows returns its error, here and below
-	writers, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[writer])
-	if err != nil {
+	rows, _ := tx.Query(ctx, readWriter) // CollectExactlyOneRow returns its error
+	v.Writer, err = pgx.CollectExactlyOneRow(rows, pgx.RowToAddrOfStructByPos[writer])
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return fmt.Errorf("read transactions: %w", err)
 	}
-	if len(writers) > 0 {
-		v.Writer = writers[0]
-	}
 
-	rows, _ = tx.Query(ctx, readPartitions)
-	v.Partitions.List, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p partition, err error) {
-		var ahead bool
-		err = row.Scan(&p.Name, &p.Rows, &ahead)
-		if ahead {
-			v.Partitions.DaysAhead++
-		}
-		return p, err
-	})
-	if err != nil {
+	p := &v.Partitions
+	if err := tx.QueryRow(ctx, readPartitions).Scan(&p.Kept, &p.Oldest, &p.DaysAhead); err != nil {
 		return fmt.Errorf("read partitions: %w", err)
 	}
 	return nil
@@ -204,6 +191,7 @@ func (v outboxView) print(w io.Writer) {
 	fmt.Fprintln(w)
 	v.printWriter(w)
 
+	// Where a number asks for something, say what.
 	refused, ahead := fmt.Sprint(v.Refused), fmt.Sprint(v.Partitions.DaysAhead)
 	if v.Refused > 0 {
 		refused += " (decide with relay dead-letters)"
@@ -211,19 +199,11 @@ func (v outboxView) print(w io.Writer) {
 	if v.Partitions.DaysAhead < outbox.DaysAhead {
 		ahead += fmt.Sprintf(" of %d: is a relay running?", outbox.DaysAhead)
 	}
+
 	program.Row(w, "refused", refused)
 	program.Row(w, "parked", v.Parked)
+	program.Row(w, "partitions", v.Partitions.Kept, "oldest "+v.Partitions.Oldest)
 	program.Row(w, "days ahead", ahead)
-
-	fmt.Fprintln(w)
-	program.Row(w, "PARTITION", "ROWS")
-	for _, p := range v.Partitions.List {
-		if p.Rows == nil {
-			program.Row(w, p.Name, "not analysed yet")
-			continue
-		}
-		program.Row(w, p.Name, fmt.Sprintf("about %d", *p.Rows))
-	}
 }
 
 func (v outboxView) printWriter(w io.Writer) {

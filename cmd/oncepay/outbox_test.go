@@ -30,14 +30,14 @@ func TestTheOutboxBeforeAnyRelay(t *testing.T) {
 	}
 	var v outboxView
 	mustJSON(t, &v, env, "outbox")
-	if v.Backlog.Events != 3 || v.Backlog.OldestAgeSeconds <= 0 || len(v.Relays) != 0 || v.Writer != nil || !v.Writers {
+	if v.Backlog.Events != 3 || v.Backlog.OldestAgeSeconds <= 0 || v.Relays == nil || len(v.Relays) != 0 || v.Writer != nil || !v.Writers {
 		t.Errorf("%+v", v)
 	}
-	if p := v.Partitions; p.DaysAhead != 7 || len(p.List) != 8 || p.List[0].Rows != nil {
+	if p := v.Partitions; p.DaysAhead != 7 || p.Kept != 8 || len(p.Oldest) != len(time.DateOnly) {
 		t.Errorf("partitions: %+v", p)
 	}
 	out := must(t, env, "outbox")
-	for _, want := range []string{"no relay has run here yet", "backlog  3  ", "oldest writer  none\n", "days ahead     7\n", "  not analysed yet\n"} {
+	for _, want := range []string{"no relay has run here yet", "backlog  3  ", "oldest writer  none\n", "partitions     8  oldest 20", "days ahead     7\n"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("lacks %q:\n%s", want, out)
 		}
@@ -100,9 +100,8 @@ func TestTheOutboxShowsCursorBacklogAndStragglers(t *testing.T) {
 		t.Errorf("relay: %+v", v)
 	}
 	exec(`UPDATE outbox_cursors SET lease_until = '-infinity'`)
-	exec(`ANALYZE outbox_events`)
 	out := must(t, env, "outbox")
-	if !strings.Contains(out, "NOBODY  -      3\n") || !strings.Contains(out, "  about 3\n") {
+	if !strings.Contains(out, "NOBODY  -      3\n") {
 		t.Errorf("without a leader:\n%s", out)
 	}
 	exec(`UPDATE outbox_cursors SET lease_until = now() - interval '1 hour'`) // it has run out

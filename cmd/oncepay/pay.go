@@ -70,11 +70,13 @@ revoked credential, is 3 with --key: an earlier run may have paid.`,
 		if *timeout <= 0 {
 			return errors.New("--timeout must be more than nothing, such as 30s")
 		}
+
 		api, err := c.api()
 		if err != nil {
 			return err
 		}
 
+		// Ctrl-C and the timeout end the repeats; neither tells what became of the last one.
 		ctx, cancel := context.WithTimeout(cmd.Context(), *timeout)
 		defer cancel()
 		return send(ctx, cmd, api, o, key)
@@ -103,7 +105,7 @@ func send(
 	}
 
 	if a.Status != http.StatusCreated {
-		err := refused(cmd, a)
+		err := shown(cmd, &refusal{a})
 		if given && !a.Settled() {
 			// An earlier run under this key may have paid, and this refusal does not speak for it.
 			return fmt.Errorf("%w (this attempt: %w); the key is %s", client.ErrUnknown, err, key)

@@ -19,12 +19,12 @@ import (
 
 // plan is what the flags of seed ask for.
 type plan struct {
-	tenant, client string
-	credential     bool
-	scopes         []string
-	currency       string // empty: no accounts
-	accounts       int
-	fund           int64
+	clientName
+	credential bool
+	scopes     []string
+	currency   string // empty: no accounts
+	accounts   int
+	fund       int64
 }
 
 // seeded is the result, and the form of --json.
@@ -53,13 +53,13 @@ Amounts are in minor units: 100000 is 1000.00 USD.`,
 	}
 
 	var p plan
-	tenantFlag(seed, &p.tenant)
-	clientFlag(seed, &p.client)
+	p.flags(seed)
 	scopesFlag(seed, &p.scopes)
 	program.Flag(seed, &p.currency, "currency", "CODE", "ISO 4217 code of the accounts",
 		parseCurrency)
 	program.Flag(seed, &p.fund, "fund", "AMOUNT",
 		"minor units that each account without a payment gets", parseAmount)
+
 	f := seed.Flags()
 	f.IntVar(&p.accounts, "accounts", 0, "customer accounts there should be, up to 10000")
 	f.BoolVar(&p.credential, "credential", true, "make a credential")
@@ -68,6 +68,7 @@ Amounts are in minor units: 100000 is 1000.00 USD.`,
 		if err := p.check(); err != nil {
 			return err
 		}
+
 		s, err := o.makeMissing(c.Context(), p)
 		if err != nil {
 			return err
@@ -106,6 +107,7 @@ func (o operator) makeMissing(ctx context.Context, p plan) (s seeded, err error)
 		return s, fmt.Errorf("wait for another seed: %w", err)
 	}
 	defer lock.Release()
+
 	if _, err := lock.Exec(ctx, `SELECT pg_advisory_lock(hashtextextended('oncepay seed', 0))`); err != nil {
 		return s, fmt.Errorf("wait for another seed: %w", err)
 	}

@@ -38,7 +38,7 @@ type sums struct {
 }
 
 func (o operator) statement() *cobra.Command {
-	return &cobra.Command{
+	c := &cobra.Command{
 		Use:   "statement ACCOUNT",
 		Short: "Show an account by day: what the consumer counted beside what the ledger holds",
 		Long: `Shows an account by UTC day: how many payments the consumer has counted and what they took and
@@ -51,22 +51,15 @@ Exit codes: 0 here it is, whether they agree or not, since the consumer may lag:
 		Example: "  oncepay statement 0198a6de-5c1f-7000-8000-0123456789ab\n" +
 			"  oncepay statement 0198a6de-5c1f-7000-8000-0123456789ab --json",
 		GroupID: asOperator,
-		RunE: func(c *cobra.Command, args []string) error {
-			id, err := argument("ACCOUNT", args[0], parseID)
-			if err != nil {
-				return err
-			}
-
-			s, err := look(c.Context(), o,
-				func(ctx context.Context, tx pgx.Tx) (statement, error) {
-					return readStatement(ctx, tx, id)
-				})
-			if err != nil {
-				return err
-			}
-			return program.Show(c, s, s.print)
-		},
 	}
+
+	var id uuid.UUID
+	program.Argument(c, &id, parseID)
+
+	c.RunE = looks(o, func(ctx context.Context, tx pgx.Tx) (statement, error) {
+		return readStatement(ctx, tx, id)
+	}, printStatement)
+	return c
 }
 
 const readAccount = `
@@ -99,7 +92,6 @@ func readStatement(ctx context.Context, tx pgx.Tx, id uuid.UUID) (statement, err
 	if err != nil {
 		return statement{}, fmt.Errorf("read account: %w", err)
 	}
-	a.CreatedAt = a.CreatedAt.UTC()
 
 	rows, err := tx.Query(ctx, readDays, id)
 	if err != nil {
@@ -132,7 +124,7 @@ func (s statement) entered() int64 {
 	return s.Days[len(s.Days)-1].BalanceMinor
 }
 
-func (s statement) print(w io.Writer) {
+func printStatement(w io.Writer, s statement) {
 	a := s.Account
 	program.Row(w, "account", a.ID, a.Kind, a.Name)
 	program.Row(w, "balance", money(a.BalanceMinor, a.Currency))

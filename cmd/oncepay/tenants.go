@@ -28,19 +28,12 @@ func (o operator) listTenants() *cobra.Command {
 		Use:     "list",
 		Short:   "Show all tenants by name, and how many clients each has",
 		Example: "  oncepay tenants list\n  oncepay tenants list --json",
-		RunE: func(c *cobra.Command, _ []string) error {
-			tenants, err := look(c.Context(), o, credentials.ListTenants)
-			if err != nil {
-				return err
+		RunE: looks(o, credentials.ListTenants, func(w io.Writer, all []credentials.Tenant) {
+			program.Row(w, "TENANT", "NAME", "CLIENTS", "CREATED")
+			for _, t := range all {
+				program.Row(w, t.ID, t.Name, t.Clients, t.CreatedAt)
 			}
-
-			return program.Show(c, tenants, func(w io.Writer) {
-				program.Row(w, "TENANT", "NAME", "CLIENTS", "CREATED")
-				for _, t := range tenants {
-					program.Row(w, t.ID, t.Name, t.Clients, t.CreatedAt)
-				}
-			})
-		},
+		}),
 	}
 }
 
@@ -51,28 +44,20 @@ type named struct {
 }
 
 func (o operator) createTenant() *cobra.Command {
-	return &cobra.Command{
+	c := &cobra.Command{
 		Use:     "create NAME",
 		Short:   "Create a tenant; its name must be new",
 		Example: "  oncepay tenants create acme\n  oncepay tenants create \"Acme Ltd\" --json",
-		RunE: func(c *cobra.Command, args []string) error {
-			name, err := argument("NAME", args[0], parseName)
-			if err != nil {
-				return err
-			}
-
-			made, err := change(c.Context(), o,
-				func(ctx context.Context, tx pgx.Tx) (named, error) {
-					id, err := credentials.CreateTenant(ctx, tx, name)
-					return named{id, name}, err
-				})
-			if err != nil {
-				return err
-			}
-
-			return program.Show(c, made, func(w io.Writer) {
-				program.Row(w, "tenant", made.ID, made.Name)
-			})
-		},
 	}
+
+	var name string
+	program.Argument(c, &name, parseName)
+
+	c.RunE = changes(o, func(ctx context.Context, tx pgx.Tx) (named, error) {
+		id, err := credentials.CreateTenant(ctx, tx, name)
+		return named{id, name}, err
+	}, func(w io.Writer, made named) {
+		program.Row(w, "tenant", made.ID, made.Name)
+	})
+	return c
 }

@@ -140,7 +140,7 @@ func TestRetryAndSkipDecideOnceOnWhatWaitsAndOnNothingElse(t *testing.T) {
 			t.Errorf("%d of %s: %s, %q", id, relay, state, note)
 		}
 	}
-	const none, decided = "no event with this id was refused", "no refused event with this id waits for a decision"
+	const none, decided = "no event with this id was refused", "no refused event with this id waits for a decision (its state was skipped)"
 	for id, line := range map[string]string{"3": decided, "8": none, "9": none, "1000": none} { // was decided on, was not refused itself, is another relay's, is none
 		for _, args := range [][]string{{"retry", id}, {"skip", "--reason", "x", id}} {
 			if stdout, stderr, code := d.run(args...); code != 1 || stdout != "" || stderr != "relay: "+line+"\n" {

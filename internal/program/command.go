@@ -31,9 +31,12 @@ func Execute(
 	root.SetHelpCommand(&cobra.Command{Use: "no-help", Hidden: true})
 	root.SetFlagErrorFunc(wrongFlag)
 	root.CompletionOptions.SetDefaultShellCompDirective(cobra.ShellCompDirectiveNoFileComp)
+
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	root.SetArgs(append([]string{}, args...)) // nil would be those of the process
+
+	// Completion is a command like the others: make it before they are prepared.
 	root.InitDefaultCompletionCmd(args...)
 	prepare(root)
 	return root.ExecuteContext(ctx)
@@ -42,6 +45,7 @@ func Execute(
 // prepare checks the command line of c and of all commands below it. Their arguments are the words
 // behind the name in Use.
 func prepare(c *cobra.Command) {
+	// Cobra names required flags only when one is missing.
 	c.Flags().VisitAll(func(f *pflag.Flag) {
 		if _, required := f.Annotations[cobra.BashCompOneRequiredFlag]; required {
 			f.Usage += " (required)"
@@ -51,6 +55,7 @@ func prepare(c *cobra.Command) {
 	if c.Args == nil || !c.Runnable() {
 		c.Args = checkArguments
 	}
+
 	// Cobra would print the help, with exit code 0.
 	if !c.Runnable() {
 		c.RunE = func(c *cobra.Command, _ []string) error {
@@ -114,6 +119,19 @@ func (v value[T]) Type() string   { return v.kind }
 func (v value[T]) Set(s string) (err error) {
 	*v.v, err = v.parse(s)
 	return err
+}
+
+// Argument makes c read its only argument into v. Use names it.
+func Argument[T any](c *cobra.Command, v *T, parse func(string) (T, error)) {
+	c.Args = func(c *cobra.Command, args []string) (err error) {
+		if err := checkArguments(c, args); err != nil {
+			return err
+		}
+		if *v, err = parse(args[0]); err != nil {
+			return explained(c, fmt.Errorf("%s: %w", strings.Fields(c.Use)[1], err))
+		}
+		return nil
+	}
 }
 
 // Require makes flags of c required.

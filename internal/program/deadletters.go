@@ -68,6 +68,7 @@ func (d DeadLetters) Command(getenv func(string) string) *cobra.Command {
 		Example: d.example("list") + "\n" + d.example("retry 1234"),
 	}
 	JSON(c)
+
 	c.AddCommand(d.list(getenv), d.show(getenv), d.retry(getenv), d.skip(getenv))
 	return c
 }
@@ -90,11 +91,13 @@ func (d DeadLetters) on(
 			}
 		}
 
+		// The command line is right: only now is anything opened.
 		letters, closeAll, err := d.Open(c.Context(), getenv)
 		if err != nil {
 			return err
 		}
 		defer closeAll()
+
 		return do(c, letters, id)
 	}
 }
@@ -119,6 +122,7 @@ func (d DeadLetters) list(getenv func(string) string) *cobra.Command {
 		for i, l := range found {
 			known[i] = l.All
 		}
+
 		return Show(c, known, func(w io.Writer) { d.print(w, found, *all) })
 	})
 	return list
@@ -150,11 +154,13 @@ func (d DeadLetters) show(getenv func(string) string) *cobra.Command {
 	payload := show.Flags().Bool("payload", false,
 		"write its payload instead, byte for byte; it may be confidential")
 	show.RunE = d.on(getenv, func(c *cobra.Command, letters Letters, id int64) error {
+		// Bytes as they are, for a file.
 		if *payload {
 			bytes, err := letters.Payload(c.Context(), id)
 			if err != nil {
 				return err
 			}
+
 			_, err = c.OutOrStdout().Write(bytes)
 			return err
 		}
@@ -163,6 +169,7 @@ func (d DeadLetters) show(getenv func(string) string) *cobra.Command {
 		if err != nil {
 			return err
 		}
+
 		return WriteJSON(c.OutOrStdout(), letter.All)
 	})
 	return show
@@ -182,7 +189,7 @@ func (d DeadLetters) retry(getenv func(string) string) *cobra.Command {
 				return err
 			}
 			if err := letters.Retry(c.Context(), id); err != nil {
-				return err
+				return fmt.Errorf("%w (its state was %s)", err, letter.State)
 			}
 
 			return Show(c, decision{id, "retry"}, func(w io.Writer) {
@@ -214,7 +221,7 @@ func (d DeadLetters) skip(getenv func(string) string) *cobra.Command {
 			return err
 		}
 		if err := letters.Skip(c.Context(), id, reason); err != nil {
-			return err
+			return fmt.Errorf("%w (its state was %s)", err, letter.State)
 		}
 
 		return Show(c, decision{id, "skip"}, func(w io.Writer) {

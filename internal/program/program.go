@@ -50,6 +50,7 @@ func Main(p Program, args []string, getenv func(string) string, stdout, stderr i
 		Example: "  " + p.Name + " health",
 		RunE:    func(c *cobra.Command, _ []string) error { return p.health(c.Context(), getenv) },
 	})
+
 	for _, command := range p.Commands {
 		root.AddCommand(command(getenv))
 	}
