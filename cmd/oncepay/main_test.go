@@ -303,11 +303,14 @@ func TestACredentialAmongTheArgumentsIsRefusedAndNeverShown(t *testing.T) {
 	for _, args := range [][]string{
 		{"key", aCredential}, {"get", aCredential}, {"tenants", "create", "x", aCredential}, {aCredential}, {"outbox", "--" + aCredential},
 		{"pay", "--key", aCredential}, {"pay", "-token=" + aCredential}, {"tenants", aCredential},
-		{"credentials", "revoke", "x", aCredential}, {"credentials", "revoke", "-token=" + aCredential},
+		{"credentials", "revoke", "x", aCredential}, {"credentials", "revoke", "--token=" + aCredential},
 	} {
 		stdout, stderr, code := oncepay(t, environment{"ONCEPAY_TOKEN": aCredential}, args...)
 		if code != exitFailed || strings.Contains(stdout+stderr, aCredential[25:57]) || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("%q: exit %d, %s%s", args, code, stdout, stderr)
+		}
+		if takesOne := strings.HasPrefix(strings.Join(args, " "), "credentials revoke"); !takesOne && !strings.Contains(stderr, "a credential does not belong among the arguments") {
+			t.Errorf("%q: %s", args, stderr)
 		}
 	}
 }
