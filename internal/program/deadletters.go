@@ -8,11 +8,13 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
 )
 
-// DeadLetters is the command dead-letters of a program: list, show, retry and skip.
-type DeadLetters struct {
+// DeadLetters is the command dead-letters of a program: list, show, retry and skip. T is one, as
+// JSON shows it.
+type DeadLetters[T any] struct {
 	Program   string // its name
 	About     string // what dead letters are here, such as "events that Kafka refused"
 	Variables string // a sentence on those that are used
@@ -23,17 +25,19 @@ type DeadLetters struct {
 	None      string // printed by list when there are none at all
 	NoneWaits string // printed by list when none waits for a decision
 
-	// Open returns the letters of the configured database, and a function that closes them.
-	Open func(ctx context.Context, getenv func(string) string) (Letters, func(), error)
-}
+	// Open opens the configured database. name is whose dead letters are meant.
+	Open func(ctx context.Context, getenv func(string) string) (
+		db *pgxpool.Pool, name string, err error)
+	// What the package that keeps them does, with the database and the name.
+	List    func(ctx context.Context, db *pgxpool.Pool, name string, all bool) ([]T, error)
+	Find    func(ctx context.Context, db *pgxpool.Pool, name string, id int64) (T, error)
+	Payload func(ctx context.Context, db *pgxpool.Pool, name string, id int64) ([]byte, error)
+	Retry   func(ctx context.Context, db *pgxpool.Pool, name string, id int64) error
+	Skip    func(ctx context.Context, db *pgxpool.Pool, name string, id int64, reason string) error
 
-// Letters are the dead letters of one program. An unknown id is an error that says so.
-type Letters interface {
-	List(ctx context.Context, all bool) ([]Letter, error)
-	Find(ctx context.Context, id int64) (Letter, error)
-	Payload(ctx context.Context, id int64) ([]byte, error)
-	Retry(ctx context.Context, id int64) error
-	Skip(ctx context.Context, id int64, reason string) error
+	Letter   func(T) Letter // for text
+	NotFound error          // of Find and Payload
+	Unknown  string         // what it says to an operator
 }
 
 // Letter is a dead letter as a line of text shows it.
@@ -44,7 +48,6 @@ type Letter struct {
 	Subject string // its aggregate
 	Reason  string // why it is dead
 	Waiting int64  // events of its aggregate that wait, itself included
-	All     any    // what is known of it, for JSON
 }
 
 // others returns how many other events of its aggregate wait, if it waits itself.
@@ -58,7 +61,7 @@ func (l Letter) others() int64 {
 func (l Letter) name() string { return fmt.Sprintf("event %d (%s of %s)", l.ID, l.Type, l.Subject) }
 
 // Command returns the command, for Program.Commands.
-func (d DeadLetters) Command(getenv func(string) string) *cobra.Command {
+func (d DeadLetters[T]) Command(getenv func(string) string) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "dead-letters",
 		Short: "Show and decide on " + d.About,
@@ -73,13 +76,14 @@ func (d DeadLetters) Command(getenv func(string) string) *cobra.Command {
 	return c
 }
 
-func (d DeadLetters) example(args string) string {
+func (d DeadLetters[T]) example(args string) string {
 	return "  " + d.Program + " dead-letters " + args
 }
 
 // on returns what runs a command, on one letter or, without an ID in its Use, on all.
-func (d DeadLetters) on(
-	getenv func(string) string, do func(c *cobra.Command, letters Letters, id int64) error,
+func (d DeadLetters[T]) on(
+	getenv func(string) string,
+	do func(c *cobra.Command, db *pgxpool.Pool, name string, id int64) error,
 ) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, args []string) error {
 		var id int64
@@ -92,17 +96,25 @@ func (d DeadLetters) on(
 		}
 
 		// The command line is right: only now is anything opened.
-		letters, closeAll, err := d.Open(c.Context(), getenv)
+		db, name, err := d.Open(c.Context(), getenv)
 		if err != nil {
 			return err
 		}
-		defer closeAll()
+		defer db.Close()
 
-		return do(c, letters, id)
+		return do(c, db, name, id)
 	}
 }
 
-func (d DeadLetters) list(getenv func(string) string) *cobra.Command {
+// unknown says in the operator's words that there is no such letter.
+func (d DeadLetters[T]) unknown(err error) error {
+	if errors.Is(err, d.NotFound) {
+		return errors.New(d.Unknown)
+	}
+	return err
+}
+
+func (d DeadLetters[T]) list(getenv func(string) string) *cobra.Command {
 	list := &cobra.Command{
 		Use:   "list",
 		Short: "Show those that wait for a decision, one line each",
@@ -112,23 +124,18 @@ func (d DeadLetters) list(getenv func(string) string) *cobra.Command {
 	}
 
 	all := list.Flags().Bool("all", false, "show those of the past, too")
-	list.RunE = d.on(getenv, func(c *cobra.Command, letters Letters, _ int64) error {
-		found, err := letters.List(c.Context(), *all)
+	list.RunE = d.on(getenv, func(c *cobra.Command, db *pgxpool.Pool, name string, _ int64) error {
+		found, err := d.List(c.Context(), db, name, *all)
 		if err != nil {
 			return err
 		}
 
-		known := make([]any, len(found))
-		for i, l := range found {
-			known[i] = l.All
-		}
-
-		return Show(c, known, func(w io.Writer) { d.print(w, found, *all) })
+		return Show(c, found, func(w io.Writer) { d.print(w, found, *all) })
 	})
 	return list
 }
 
-func (d DeadLetters) print(w io.Writer, found []Letter, all bool) {
+func (d DeadLetters[T]) print(w io.Writer, found []T, all bool) {
 	switch {
 	case len(found) == 0 && all:
 		Row(w, d.None)
@@ -138,12 +145,13 @@ func (d DeadLetters) print(w io.Writer, found []Letter, all bool) {
 		Row(w, "ID", "STATE", "EVENT", d.Subject, "OTHERS", "REASON")
 	}
 
-	for _, l := range found {
+	for _, f := range found {
+		l := d.Letter(f)
 		Row(w, l.ID, l.State, l.Type, l.Subject, l.others(), l.Reason)
 	}
 }
 
-func (d DeadLetters) show(getenv func(string) string) *cobra.Command {
+func (d DeadLetters[T]) show(getenv func(string) string) *cobra.Command {
 	show := &cobra.Command{
 		Use:     "show ID",
 		Short:   "Show what is known of one, as JSON, but for its payload",
@@ -153,56 +161,59 @@ func (d DeadLetters) show(getenv func(string) string) *cobra.Command {
 
 	payload := show.Flags().Bool("payload", false,
 		"write its payload instead, byte for byte; it may be confidential")
-	show.RunE = d.on(getenv, func(c *cobra.Command, letters Letters, id int64) error {
-		// Bytes as they are, for a file.
+	show.RunE = d.on(getenv, func(c *cobra.Command, db *pgxpool.Pool, name string, id int64) error {
 		if *payload {
-			bytes, err := letters.Payload(c.Context(), id)
+			bytes, err := d.Payload(c.Context(), db, name, id)
 			if err != nil {
-				return err
+				return d.unknown(err)
 			}
 
 			_, err = c.OutOrStdout().Write(bytes)
 			return err
 		}
 
-		letter, err := letters.Find(c.Context(), id)
+		letter, err := d.Find(c.Context(), db, name, id)
 		if err != nil {
-			return err
+			return d.unknown(err)
 		}
 
-		return WriteJSON(c.OutOrStdout(), letter.All)
+		return WriteJSON(c.OutOrStdout(), letter)
 	})
 	return show
 }
 
-func (d DeadLetters) retry(getenv func(string) string) *cobra.Command {
-	return &cobra.Command{
+func (d DeadLetters[T]) retry(getenv func(string) string) *cobra.Command {
+	retry := &cobra.Command{
 		Use:   "retry ID",
 		Short: "Release one: it " + d.Retried + ", then what waits behind it",
 		Long: "Releases one: it " + d.Retried + ", then what waits behind it. If that fails, it " +
 			"waits\nfor a decision again.\n\n" + d.Variables,
 		Example: d.example("retry 1234"),
-		RunE: d.on(getenv, func(c *cobra.Command, letters Letters, id int64) error {
-			// Read first: a moment after it is released, all that waits may be gone.
-			letter, err := letters.Find(c.Context(), id)
-			if err != nil {
-				return err
-			}
-			if err := letters.Retry(c.Context(), id); err != nil {
-				return fmt.Errorf("%w (its state was %s)", err, letter.State)
-			}
-
-			return Show(c, decision{id, "retry"}, func(w io.Writer) {
-				Row(w, fmt.Sprintf("released %s: it %s, within a second if a %s runs",
-					letter.name(), d.Retried, d.Program))
-				Row(w, fmt.Sprintf("other events of its aggregate that wait: %d", letter.others()))
-				Row(w, "what came of it:"+d.example(fmt.Sprintf("show %d", id))[1:])
-			})
-		}),
 	}
+
+	retry.RunE = d.on(getenv, func(c *cobra.Command, db *pgxpool.Pool, name string, id int64) error {
+		// Read first: a moment after it is released, all that waits may be gone.
+		letter, err := d.Find(c.Context(), db, name, id)
+		if err != nil {
+			return d.unknown(err)
+		}
+
+		l := d.Letter(letter)
+		if err := d.Retry(c.Context(), db, name, id); err != nil {
+			return fmt.Errorf("%w (its state was %s)", err, l.State)
+		}
+
+		return Show(c, decision{id, "retry"}, func(w io.Writer) {
+			Row(w, fmt.Sprintf("released %s: it %s, within a second if a %s runs",
+				l.name(), d.Retried, d.Program))
+			Row(w, fmt.Sprintf("other events of its aggregate that wait: %d", l.others()))
+			Row(w, "what came of it:"+d.example(fmt.Sprintf("show %d", id))[1:])
+		})
+	})
+	return retry
 }
 
-func (d DeadLetters) skip(getenv func(string) string) *cobra.Command {
+func (d DeadLetters[T]) skip(getenv func(string) string) *cobra.Command {
 	skip := &cobra.Command{
 		Use:   "skip ID",
 		Short: "Give one up for good, and release what waits behind it",
@@ -215,18 +226,20 @@ func (d DeadLetters) skip(getenv func(string) string) *cobra.Command {
 	Flag(skip, &reason, "reason", "WHY", "it is kept with the event", parseReason)
 	Require(skip, "reason")
 
-	skip.RunE = d.on(getenv, func(c *cobra.Command, letters Letters, id int64) error {
-		letter, err := letters.Find(c.Context(), id)
+	skip.RunE = d.on(getenv, func(c *cobra.Command, db *pgxpool.Pool, name string, id int64) error {
+		letter, err := d.Find(c.Context(), db, name, id)
 		if err != nil {
-			return err
+			return d.unknown(err)
 		}
-		if err := letters.Skip(c.Context(), id, reason); err != nil {
-			return fmt.Errorf("%w (its state was %s)", err, letter.State)
+
+		l := d.Letter(letter)
+		if err := d.Skip(c.Context(), db, name, id, reason); err != nil {
+			return fmt.Errorf("%w (its state was %s)", err, l.State)
 		}
 
 		return Show(c, decision{id, "skip"}, func(w io.Writer) {
-			Row(w, fmt.Sprintf("gave up %s for good; the reason is kept with it", letter.name()))
-			Row(w, fmt.Sprintf("other events of its aggregate that waited: %d", letter.others()))
+			Row(w, fmt.Sprintf("gave up %s for good; the reason is kept with it", l.name()))
+			Row(w, fmt.Sprintf("other events of its aggregate that waited: %d", l.others()))
 		})
 	})
 	return skip

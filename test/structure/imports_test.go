@@ -50,7 +50,7 @@ var table = map[string]rule{
 	"internal/kafkalogin": {[]string{"internal/config"}, []string{kgo}},
 	"internal/telemetry":  {nil, []string{otel, prom}},
 	"internal/postgres":   {nil, []string{pgx}},
-	"internal/program":    {nil, []string{cli}},
+	"internal/program":    {nil, []string{pgx, cli}},
 	"internal/child":      {nil, []string{}},
 	"internal/client":     {nil, []string{}},
 	"internal/invariant":  {nil, []string{pgx, uuid, kgo}},
