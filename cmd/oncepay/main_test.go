@@ -265,6 +265,36 @@ func TestEveryCommandExplainsItselfWithAnExample(t *testing.T) {
 	}
 }
 
+// completeInBash does what Tab does. bash-completion, which may not be installed, would split the line.
+const completeInBash = `
+oncepay() { "$PROGRAM" "$@"; }
+source <(oncepay completion bash)
+_get_comp_words_by_ref() { words=("${COMP_WORDS[@]}") cword=$COMP_CWORD cur=${COMP_WORDS[COMP_CWORD]}; }
+compopt() { :; }
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_LINE="$*" COMP_POINT=1000 COMP_TYPE=9
+__start_oncepay
+echo "${COMPREPLY[@]}"`
+
+func TestTabInBashCompletesCommandsAndFlags(t *testing.T) {
+	t.Parallel()
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("there is no bash")
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for typed, want := range map[string]string{"oncepay st": "statement", "oncepay credentials r": "revoke", "oncepay pay --fr": "--from"} {
+		args := append([]string{"-c", completeInBash, "bash"}, strings.Fields(typed)...)
+		cmd := exec.CommandContext(t.Context(), bash, args...)
+		cmd.Env = append(os.Environ(), "TEST_RUNS_ONCEPAY=1", "PROGRAM="+program)
+		if out, err := cmd.CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != want {
+			t.Errorf("%s: %v, %q instead of %q", typed, err, out, want)
+		}
+	}
+}
+
 func TestShellsCompleteCommandsAndFlags(t *testing.T) {
 	t.Parallel()
 	for _, shell := range []string{"bash", "zsh", "fish"} {
