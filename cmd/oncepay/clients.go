@@ -11,18 +11,6 @@ import (
 	"github.com/oncepay/oncepay/internal/program"
 )
 
-func (o operator) clients() *cobra.Command {
-	c := &cobra.Command{
-		Use:   "clients",
-		Short: "Show and create clients, the programs that call the API",
-		Example: "  oncepay clients list --tenant acme\n" +
-			"  oncepay clients create --tenant acme shop",
-		GroupID: asOperator,
-	}
-	c.AddCommand(o.listClients(), o.createClient())
-	return c
-}
-
 func (o operator) listClients() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "list",
@@ -33,7 +21,7 @@ func (o operator) listClients() *cobra.Command {
 	var tenant string
 	tenantFlag(c, &tenant)
 
-	c.RunE = looks(o, func(ctx context.Context, tx pgx.Tx) ([]credentials.Client, error) {
+	c.RunE = runs(o, looks, func(ctx context.Context, tx pgx.Tx) ([]credentials.Client, error) {
 		tenantID, err := credentials.FindTenant(ctx, tx, tenant)
 		if err != nil {
 			return nil, err
@@ -61,7 +49,7 @@ to its credentials. Its name must be new within the tenant.`,
 	tenantFlag(c, &tenant)
 	program.Argument(c, &name, parseName)
 
-	c.RunE = changes(o, func(ctx context.Context, tx pgx.Tx) (made named, err error) {
+	c.RunE = runs(o, changes, func(ctx context.Context, tx pgx.Tx) (made named, err error) {
 		tenantID, err := credentials.FindTenant(ctx, tx, tenant)
 		if err != nil {
 			return made, err

@@ -14,20 +14,6 @@ import (
 	"github.com/oncepay/oncepay/internal/program"
 )
 
-func (o operator) credentials() *cobra.Command {
-	c := &cobra.Command{
-		Use:   "credentials",
-		Short: "Show, create and revoke the credentials of a client",
-		Long: `Shows, creates and revokes the credentials of a client. To rotate one: create a new one, move
-the client over, then revoke the old one.`,
-		Example: "  oncepay credentials list --tenant acme --client shop\n" +
-			"  oncepay credentials revoke 4fT0aP9xKq2LmZ7c",
-		GroupID: asOperator,
-	}
-	c.AddCommand(o.listCredentials(), o.createCredential(), o.revokeCredential())
-	return c
-}
-
 func (o operator) listCredentials() *cobra.Command {
 	c := &cobra.Command{
 		Use:     "list",
@@ -38,7 +24,7 @@ func (o operator) listCredentials() *cobra.Command {
 	var of clientName
 	of.flags(c)
 
-	c.RunE = looks(o, func(ctx context.Context, tx pgx.Tx) ([]credentials.Credential, error) {
+	c.RunE = runs(o, looks, func(ctx context.Context, tx pgx.Tx) ([]credentials.Credential, error) {
 		clientID, err := of.find(ctx, tx)
 		if err != nil {
 			return nil, err
@@ -65,6 +51,8 @@ func (o operator) createCredential() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "create",
 		Short: "Create a credential of a client; its token is shown this once and stored nowhere",
+		Long: `Creates a credential of a client. Its token is shown this once and stored nowhere. To rotate
+one: create a new one, move the client over, then revoke the old one.`,
 		Example: "  oncepay credentials create --tenant acme --client shop\n" +
 			"  oncepay credentials create --tenant acme --client shop --scopes accounts:fund --json",
 	}
@@ -74,7 +62,7 @@ func (o operator) createCredential() *cobra.Command {
 	var scopes []string
 	scopesFlag(c, &scopes)
 
-	c.RunE = changes(o, func(ctx context.Context, tx pgx.Tx) (made credential, err error) {
+	c.RunE = runs(o, changes, func(ctx context.Context, tx pgx.Tx) (made credential, err error) {
 		clientID, err := of.find(ctx, tx)
 		if err != nil {
 			return made, err
@@ -103,7 +91,7 @@ belong.`,
 	var id string
 	program.Argument(c, &id, parseCredential)
 
-	c.RunE = changes(o, func(ctx context.Context, tx pgx.Tx) (map[string]string, error) {
+	c.RunE = runs(o, changes, func(ctx context.Context, tx pgx.Tx) (map[string]string, error) {
 		return map[string]string{"id": id}, credentials.Revoke(ctx, tx, id)
 	}, func(w io.Writer, _ map[string]string) {
 		program.Row(w, "revoked "+id+": refused everywhere within 30 seconds")

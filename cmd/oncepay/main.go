@@ -102,8 +102,27 @@ func newRoot(getenv func(string) string) *cobra.Command {
 	// A new command is a method of one of the two, in a file of its own, and a name here.
 	o, c := operator{getenv}, caller{getenv}
 	root.AddCommand(
-		o.seed(), o.tenants(), o.clients(), o.credentials(), o.statement(), o.outbox(),
+		o.seed(),
+		group("tenants", "Show and create tenants, who own accounts and money",
+			o.listTenants(), o.createTenant()),
+		group("clients", "Show and create clients, the programs that call the API",
+			o.listClients(), o.createClient()),
+		group("credentials", "Show, create and revoke the credentials of a client",
+			o.listCredentials(), o.createCredential(), o.revokeCredential()),
+		o.statement(),
+		o.outbox(),
 		c.pay(), c.get(), c.key(),
 	)
 	return root
+}
+
+// group returns a command that only has commands below it, with their examples.
+func group(name, short string, commands ...*cobra.Command) *cobra.Command {
+	g := &cobra.Command{Use: name, Short: short, GroupID: asOperator}
+	for _, c := range commands {
+		g.AddCommand(c)
+		g.Example += "\n" + c.Example
+	}
+	g.Example = g.Example[1:]
+	return g
 }

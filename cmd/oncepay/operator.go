@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -50,7 +51,8 @@ func (o operator) open(ctx context.Context) (*pgxpool.Pool, error) {
 	// lost is looked up on another.
 	database, err := pgxpool.ParseConfig(cfg.DatabaseURL)
 	if err != nil {
-		return nil, fmt.Errorf("connect to database: %w", err)
+		// Not the driver's text: it hides passwords on a best-effort basis only.
+		return nil, errors.New("connect to database: the driver cannot read DATABASE_URL")
 	}
 	maps.Copy(database.ConnConfig.RuntimeParams, settings)
 	database.AfterConnect = readTimesInUTC
@@ -84,25 +86,15 @@ func readTimesInUTC(_ context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// changes returns what runs a command: do in one transaction, then show what it returned.
-func changes[T any](
-	o operator, do func(context.Context, pgx.Tx) (T, error), text func(io.Writer, T),
-) func(*cobra.Command, []string) error {
-	return inTransaction(o, pgx.TxOptions{}, do, text)
-}
+// How a command uses the database.
+var (
+	changes = pgx.TxOptions{}
+	looks   = pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly} // one snapshot
+)
 
-// snapshot is a read-only transaction that sees one state of the database.
-var snapshot = pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-
-// looks is as changes, in a snapshot.
-func looks[T any](
-	o operator, do func(context.Context, pgx.Tx) (T, error), text func(io.Writer, T),
-) func(*cobra.Command, []string) error {
-	return inTransaction(o, snapshot, do, text)
-}
-
-func inTransaction[T any](
-	o operator, options pgx.TxOptions,
+// runs returns what runs a command: do in one transaction, then show what it returned.
+func runs[T any](
+	o operator, how pgx.TxOptions,
 	do func(context.Context, pgx.Tx) (T, error), text func(io.Writer, T),
 ) func(*cobra.Command, []string) error {
 	return func(c *cobra.Command, _ []string) error {
@@ -113,7 +105,7 @@ func inTransaction[T any](
 		defer db.Close()
 
 		var result T
-		err = pgx.BeginTxFunc(c.Context(), db, options, func(tx pgx.Tx) (err error) {
+		err = pgx.BeginTxFunc(c.Context(), db, how, func(tx pgx.Tx) (err error) {
 			result, err = do(c.Context(), tx)
 			return err
 		})

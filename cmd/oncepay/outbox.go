@@ -86,7 +86,7 @@ func (o operator) readOutbox(ctx context.Context) (v outboxView, err error) {
 	defer db.Close()
 
 	// One snapshot, so that cursors, writer and partitions belong together.
-	if err := pgx.BeginTxFunc(ctx, db, snapshot, func(tx pgx.Tx) error {
+	if err := pgx.BeginTxFunc(ctx, db, looks, func(tx pgx.Tx) error {
 		return v.read(ctx, tx)
 	}); err != nil {
 		return v, err

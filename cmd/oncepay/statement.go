@@ -56,7 +56,7 @@ Exit codes: 0 here it is, whether they agree or not, since the consumer may lag:
 	var id uuid.UUID
 	program.Argument(c, &id, parseID)
 
-	c.RunE = looks(o, func(ctx context.Context, tx pgx.Tx) (statement, error) {
+	c.RunE = runs(o, looks, func(ctx context.Context, tx pgx.Tx) (statement, error) {
 		return readStatement(ctx, tx, id)
 	}, printStatement)
 	return c

@@ -12,23 +12,12 @@ import (
 	"github.com/oncepay/oncepay/internal/program"
 )
 
-func (o operator) tenants() *cobra.Command {
-	c := &cobra.Command{
-		Use:     "tenants",
-		Short:   "Show and create tenants, who own accounts and money",
-		Example: "  oncepay tenants list\n  oncepay tenants create acme",
-		GroupID: asOperator,
-	}
-	c.AddCommand(o.listTenants(), o.createTenant())
-	return c
-}
-
 func (o operator) listTenants() *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
 		Short:   "Show all tenants by name, and how many clients each has",
 		Example: "  oncepay tenants list\n  oncepay tenants list --json",
-		RunE: looks(o, credentials.ListTenants, func(w io.Writer, all []credentials.Tenant) {
+		RunE: runs(o, looks, credentials.ListTenants, func(w io.Writer, all []credentials.Tenant) {
 			program.Row(w, "TENANT", "NAME", "CLIENTS", "CREATED")
 			for _, t := range all {
 				program.Row(w, t.ID, t.Name, t.Clients, t.CreatedAt)
@@ -53,7 +42,7 @@ func (o operator) createTenant() *cobra.Command {
 	var name string
 	program.Argument(c, &name, parseName)
 
-	c.RunE = changes(o, func(ctx context.Context, tx pgx.Tx) (named, error) {
+	c.RunE = runs(o, changes, func(ctx context.Context, tx pgx.Tx) (named, error) {
 		id, err := credentials.CreateTenant(ctx, tx, name)
 		return named{id, name}, err
 	}, func(w io.Writer, made named) {
