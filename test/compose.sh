@@ -54,5 +54,5 @@ shows '^  "agrees": true$' statement "${accounts[0]}" --json
 shows '^main ' outbox
 paid_by_hand=(pay --key "by-hand-$$" --from "${accounts[0]}" --to "${accounts[1]}" --amount 2500 --currency USD)
 shows '^status  *completed$' "${paid_by_hand[@]}"
-shows 'it was paid once' "${paid_by_hand[@]}"
+shows 'it was done once' "${paid_by_hand[@]}"
 echo "compose: oncepay shows the payment, its key, the statement and the outbox, and pays once"

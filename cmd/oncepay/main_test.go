@@ -173,11 +173,11 @@ func TestEveryMistakeIsOneLineAndTouchesNothing(t *testing.T) {
 		{pay + " --amount 0", `invalid argument "0" for "--amount" flag: it must be from 1 to 1000000000000, in minor units (oncepay pay -h explains it)`},
 		{pay + " --amount 25.00", `invalid argument "25.00" for "--amount" flag: ` + wantsAmount + " (oncepay pay -h explains it)"},
 		{pay + " --amount 0x10", `invalid argument "0x10" for "--amount" flag: ` + wantsAmount + " (oncepay pay -h explains it)"},
-		{pay + " --timeout 5", `invalid argument "5" for "--timeout" flag: time: missing unit in duration "5" (oncepay pay -h explains it)`},
+		{pay + " --timeout 5", `invalid argument "5" for "--timeout" flag: it must be a duration, such as 30s or 2m (oncepay pay -h explains it)`},
 		{pay + " --description caf\xe9", `invalid argument "caf\xe9" for "--description" flag: it must be UTF-8 (oncepay pay -h explains it)`},
 		{pay + " --reference caf\xe9", `invalid argument "caf\xe9" for "--reference" flag: it must be UTF-8 (oncepay pay -h explains it)`},
 		{pay + " --currency EURO", `invalid argument "EURO" for "--currency" flag: ` + wantsCurrency + " (oncepay pay -h explains it)"},
-		{pay + " --timeout 0s", "--timeout must be more than nothing, such as 30s"},
+		{pay + " --timeout 0s", `invalid argument "0s" for "--timeout" flag: it must be a duration, such as 30s or 2m (oncepay pay -h explains it)`},
 		{pay + " --key order\t1", `invalid argument "order\t1" for "--key" flag: the Idempotency-Key header is invalid: only visible ASCII characters are allowed, no spaces (oncepay pay -h explains it)`},
 		// As of a script whose variable is not set: a new key would pay again.
 		{pay + " --key ", `invalid argument "" for "--key" flag: the Idempotency-Key header is invalid: it is empty (oncepay pay -h explains it)`},

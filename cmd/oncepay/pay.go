@@ -1,19 +1,9 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
-	"io"
-	"net/http"
-	"time"
-
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
-	"github.com/oncepay/oncepay/internal/client"
-	"github.com/oncepay/oncepay/internal/payments"
 	"github.com/oncepay/oncepay/internal/program"
 )
 
@@ -26,11 +16,6 @@ type order struct {
 	Description        string    `json:"description,omitempty"`
 	ClientReference    string    `json:"client_reference,omitempty"`
 }
-
-// errNotShown must not look like "not tried", or a script would pay again under a new key. The same
-// key shows the answer.
-var errNotShown = errors.New(
-	"it was paid, but the answer could not be written: repeat it with the same key to see it")
 
 func (c caller) pay() *cobra.Command {
 	pay := &cobra.Command{
@@ -61,73 +46,11 @@ revoked credential, is 3 with --key: an earlier run may have paid.`,
 	program.Flag(pay, &o.ClientReference, "reference", "TEXT", "your own reference", parseText)
 	program.Require(pay, "from", "to", "amount", "currency")
 
-	var key string
-	program.Flag(pay, &key, "key", "KEY", "idempotency key, the same for every repeat of the "+
-		"payment and no other\n(without it a new one is made)", parseKey)
-	timeout := pay.Flags().Duration("timeout", 30*time.Second, "how long to repeat, such as 2m")
+	var k keyed
+	k.flags(pay)
 
 	pay.RunE = func(cmd *cobra.Command, _ []string) error {
-		if *timeout <= 0 {
-			return errors.New("--timeout must be more than nothing, such as 30s")
-		}
-
-		api, err := c.api()
-		if err != nil {
-			return err
-		}
-
-		// Ctrl-C and the timeout end the repeats; neither tells what became of the last one.
-		ctx, cancel := context.WithTimeout(cmd.Context(), *timeout)
-		defer cancel()
-		return send(ctx, cmd, api, o, key)
+		return post(cmd, c, k, "/api/v1/payments", o, printPayment)
 	}
 	return pay
-}
-
-// send makes the payment under the key, or under a new one if it is empty, and shows the answer.
-func send(
-	ctx context.Context, cmd *cobra.Command, api *client.Client, o order, key string,
-) error {
-	// Only a given key may have paid before.
-	given := key != ""
-	if !given {
-		key = uuid.NewString()
-		// Before the first attempt, so that an interrupted user can repeat the payment.
-		if _, err := fmt.Fprintf(cmd.ErrOrStderr(),
-			"oncepay: the key is %s: --key repeats this payment under it\n", key); err != nil {
-			return fmt.Errorf("write the key, nothing was sent: %w", err)
-		}
-	}
-
-	a, err := api.Post(ctx, "/api/v1/payments", key, o)
-	if err != nil {
-		return err
-	}
-
-	if a.Status != http.StatusCreated {
-		err := shown(cmd, &refusal{a})
-		if given && !a.Settled() {
-			// An earlier run under this key may have paid, and this refusal does not speak for it.
-			return fmt.Errorf("%w (this attempt: %w); the key is %s", client.ErrUnknown, err, key)
-		}
-		return err
-	}
-
-	// It is paid. From here on no error may look like a refusal.
-	var p payments.Payment
-	if err := json.Unmarshal(a.Body, &p); err != nil {
-		return fmt.Errorf("%w: read answer: %w; the key is %s", client.ErrUnknown, err, key)
-	}
-
-	err = program.Show(cmd, json.RawMessage(a.Body), func(w io.Writer) {
-		printPayment(w, p)
-		program.Row(w, "key", key)
-		if a.Replayed() {
-			program.Row(w, "", "(the answer to an earlier attempt: it was paid once)")
-		}
-	})
-	if err != nil {
-		return fmt.Errorf("%w (%w); the key is %s", errNotShown, err, key)
-	}
-	return nil
 }

@@ -26,7 +26,7 @@ func TestAPaymentIsMadeUnderAKeyThatIsSaidFirst(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	stdout, stderr, code := oncepay(t, s.env, s.order("--amount", "2500", "--description", "two books", "--reference", "order-1")...)
-	said := regexp.MustCompile(`^oncepay: the key is (\S+): --key repeats this payment under it\n$`).FindStringSubmatch(stderr)
+	said := regexp.MustCompile(`^oncepay: the key is (\S+): --key repeats this request under it\n$`).FindStringSubmatch(stderr)
 	if code != exitDone || said == nil {
 		t.Fatalf("exit %d, %s%s", code, stdout, stderr)
 	}
@@ -47,7 +47,7 @@ func TestTheSameKeyPaysOnceAndShowsTheSameAnswer(t *testing.T) {
 	if again := must(t, s.env, s.order("--amount", "2500", "--key", `"order-1"`, "--json")...); again != first {
 		t.Errorf("again:\n%s\nfirst:\n%s", again, first)
 	}
-	if text := must(t, s.env, s.order("--amount", "2500", "--key", "order-1")...); !strings.Contains(text, "it was paid once") {
+	if text := must(t, s.env, s.order("--amount", "2500", "--key", "order-1")...); !strings.Contains(text, "it was done once") {
 		t.Errorf("as text:\n%s", text)
 	}
 	if n := s.count(t, `SELECT count(*) FROM payments WHERE route <> 'oncepay seed'`); n != 1 {
@@ -123,7 +123,7 @@ func TestAnAnswerThatWasLostOnTheWayPaysOnce(t *testing.T) {
 		service.ServeHTTP(w, r)
 	})
 	out := must(t, env, s.order("--amount", "2500", "--key", "order-1")...)
-	if !strings.Contains(out, "it was paid once") || requests.Load() != 2 {
+	if !strings.Contains(out, "it was done once") || requests.Load() != 2 {
 		t.Errorf("after %d requests:\n%s", requests.Load(), out)
 	}
 	if n := s.count(t, `SELECT count(*) FROM payments WHERE route <> 'oncepay seed'`); n != 1 {
@@ -204,7 +204,7 @@ func TestAPaymentThatCannotBeShownIsToBeRepeatedUnderItsKey(t *testing.T) {
 		}
 		var stderr bytes.Buffer
 		if code := run(t.Context(), args, getenv, full{}, &stderr); code != exitUnknown ||
-			!strings.HasPrefix(stderr.String(), "oncepay: it was paid, but the answer could not be written: repeat it with the same key") ||
+			!strings.HasPrefix(stderr.String(), "oncepay: it was done, but the answer could not be written: repeat it with the same key") ||
 			!strings.HasSuffix(stderr.String(), "; the key is "+key+"\n") || strings.Count(stderr.String(), "\n") != 1 {
 			t.Errorf("%s: exit %d, %s", key, code, stderr.String())
 		}
@@ -231,7 +231,7 @@ func TestAReaderThatWentAwayDoesNotHideThatItWasPaid(t *testing.T) {
 	defer write.Close()
 	read.Close()
 	stderr, code := process(t, s.env, write, s.order("--amount", "2500", "--key", "order-1")...)
-	if code != exitUnknown || !strings.Contains(stderr, "it was paid") || !strings.HasSuffix(stderr, "; the key is order-1\n") {
+	if code != exitUnknown || !strings.Contains(stderr, "it was done") || !strings.HasSuffix(stderr, "; the key is order-1\n") {
 		t.Errorf("exit %d, %s", code, stderr)
 	}
 }
