@@ -126,6 +126,7 @@ func (s *seeded) process(
 			return err
 		}
 
+		// Such as a balance that would overflow: the accounts would not be what was asked for.
 		for _, a := range answers {
 			if a.Response.Status != http.StatusCreated {
 				return fmt.Errorf("refused: %s %s", a.State, a.Response.Body)
@@ -139,6 +140,7 @@ func (s *seeded) requests(commands []payments.Command) ([]payments.Request, erro
 	requests := make([]payments.Request, len(commands))
 	for i, c := range commands {
 		id := uuid.NewString()
+
 		canonical, err := json.Marshal(c)
 		if err != nil {
 			return nil, fmt.Errorf("encode command: %w", err)

@@ -47,6 +47,7 @@ yours, or a bad credential.`,
 		if err != nil {
 			return shown(cmd, err)
 		}
+
 		return program.Show(cmd, body, func(w io.Writer) { printAccount(w, account) })
 	}
 	return get

@@ -135,6 +135,7 @@ func (v *outboxView) read(ctx context.Context, tx pgx.Tx) (err error) {
 		return fmt.Errorf("read transactions: %w", err)
 	}
 
+	// From the catalog, so that it is right when partitions can no longer be made.
 	p := &v.Partitions
 	if err := tx.QueryRow(ctx, readPartitions).Scan(&p.Kept, &p.Oldest, &p.DaysAhead); err != nil {
 		return fmt.Errorf("read partitions: %w", err)

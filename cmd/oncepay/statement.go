@@ -93,6 +93,7 @@ func readStatement(ctx context.Context, tx pgx.Tx, id uuid.UUID) (statement, err
 		return statement{}, fmt.Errorf("read account: %w", err)
 	}
 
+	// Days that the consumer counted and the ledger lacks are among them, and the reverse.
 	rows, err := tx.Query(ctx, readDays, id)
 	if err != nil {
 		return statement{}, fmt.Errorf("read statement: %w", err)
@@ -129,6 +130,7 @@ func printStatement(w io.Writer, s statement) {
 	program.Row(w, "account", a.ID, a.Kind, a.Name)
 	program.Row(w, "balance", money(a.BalanceMinor, a.Currency))
 
+	// Without a payment there may still be a balance, which is wrong then.
 	if len(s.Days) == 0 {
 		program.Row(w, "no payment yet")
 	} else {
@@ -157,6 +159,7 @@ func (s statement) printDays(w io.Writer) {
 			d.Ledger.Payments, d.Ledger.DebitsMinor, d.Ledger.CreditsMinor, d.BalanceMinor, note)
 	}
 
+	// Say it either way: silence could mean that nothing was compared.
 	if differ == 0 {
 		fmt.Fprintln(w, "\nConsumer and ledger agree on every day.")
 		return

@@ -70,6 +70,7 @@ func prepare(c *cobra.Command) {
 
 func checkArguments(c *cobra.Command, args []string) error {
 	names := strings.Fields(c.Use)[1:]
+
 	switch {
 	case len(args) > 0 && c.HasSubCommands():
 		return explained(c, fmt.Errorf("unknown command %q", args[0]))
@@ -79,6 +80,7 @@ func checkArguments(c *cobra.Command, args []string) error {
 		return explained(c, fmt.Errorf("%s is missing", names[len(args)]))
 	}
 
+	// Cobra checks them later, and does not say where they are explained.
 	if err := c.ValidateRequiredFlags(); err != nil {
 		return explained(c, err)
 	}
@@ -127,6 +129,7 @@ func Argument[T any](c *cobra.Command, v *T, parse func(string) (T, error)) {
 		if err := checkArguments(c, args); err != nil {
 			return err
 		}
+
 		if *v, err = parse(args[0]); err != nil {
 			return explained(c, fmt.Errorf("%s: %w", strings.Fields(c.Use)[1], err))
 		}

@@ -162,6 +162,7 @@ func (d DeadLetters[T]) show(getenv func(string) string) *cobra.Command {
 	payload := show.Flags().Bool("payload", false,
 		"write its payload instead, byte for byte; it may be confidential")
 	show.RunE = d.on(getenv, func(c *cobra.Command, db *pgxpool.Pool, name string, id int64) error {
+		// Bytes as they are, for a file: no newline, nothing replaced.
 		if *payload {
 			bytes, err := d.Payload(c.Context(), db, name, id)
 			if err != nil {
@@ -222,6 +223,7 @@ func (d DeadLetters[T]) skip(getenv func(string) string) *cobra.Command {
 		Example: d.example(`skip --reason "` + d.Reason + `" 1234`),
 	}
 
+	// Required: consumers miss the event for good, and later it must be known why.
 	var reason string
 	Flag(skip, &reason, "reason", "WHY", "it is kept with the event", parseReason)
 	Require(skip, "reason")
@@ -232,6 +234,7 @@ func (d DeadLetters[T]) skip(getenv func(string) string) *cobra.Command {
 			return d.unknown(err)
 		}
 
+		// Another operator may have decided in between.
 		l := d.Letter(letter)
 		if err := d.Skip(c.Context(), db, name, id, reason); err != nil {
 			return fmt.Errorf("%w (its state was %s)", err, l.State)

@@ -22,7 +22,8 @@ func Show(c *cobra.Command, v any, text func(w io.Writer)) error {
 		return WriteJSON(c.OutOrStdout(), v)
 	}
 
-	var table bytes.Buffer // text does not check errors
+	// Into memory first: text does not check errors, and a table that is cut off is not to be read.
+	var table bytes.Buffer
 	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
 	text(w)
 	if err := w.Flush(); err != nil {
@@ -53,7 +54,7 @@ func Row(w io.Writer, cells ...any) {
 			if v != nil {
 				texts[i] = stamp(*v)
 			}
-		default:
+		default: // it may come from a client
 			texts[i] = printable(fmt.Sprint(v))
 		}
 	}

@@ -44,6 +44,7 @@ func Main(p Program, args []string, getenv func(string) string, stdout, stderr i
 		},
 	}
 
+	// A container without a shell has nothing else to ask with.
 	root.AddCommand(&cobra.Command{
 		Use:     "health",
 		Short:   "Ask a running " + p.Name + " whether it is ready: exit code 0 if so, else 1",
