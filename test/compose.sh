@@ -16,7 +16,7 @@ await() { # await WHAT WANT COMMAND… repeats a command for up to 30 s until it
   fail "$what: $got instead of $want"
 }
 
-seeded=$(docker compose run --rm -T oncepay seed -tenant "compose-$$" -client shop -currency USD -accounts 2 -fund 100000 -json)
+seeded=$(docker compose run --rm -T oncepay seed --tenant "compose-$$" --client shop --currency USD --accounts 2 --fund 100000 --json)
 field() { sed -n "s/.*\"$1\": \"\([^\"]*\)\".*/\1/p" <<<"$seeded"; }
 token=$(field token)
 mapfile -t accounts < <(sed -n '/"accounts"/,$ s/.*"id": "\([^"]*\)".*/\1/p' <<<"$seeded")
@@ -50,11 +50,11 @@ shows() { # shows PATTERN COMMAND… says whether oncepay prints such a line
 }
 shows '^status  *completed$' get "$payment"
 shows '^status  *completed$' key "compose-$$"
-shows '^  "agrees": true$' statement "${accounts[0]}" -json
+shows '^  "agrees": true$' statement "${accounts[0]}" --json
 shows '^main ' outbox
-paid_by_hand=(pay -key "by-hand-$$" -from "${accounts[0]}" -to "${accounts[1]}" -amount 2500 -currency USD)
+paid_by_hand=(pay --key "by-hand-$$" --from "${accounts[0]}" --to "${accounts[1]}" --amount 2500 --currency USD)
 shows '^status  *completed$' "${paid_by_hand[@]}"
-shows 'it was paid once' "${paid_by_hand[@]}"
+shows 'it was done once' "${paid_by_hand[@]}"
 echo "compose: oncepay shows the payment, its key, the statement and the outbox, and pays once"
 
 # What README and runbook tell a reader to type, as it is written there.

@@ -34,7 +34,7 @@ var api = program.Program{
 	About: "api takes payments over HTTP. One transaction claims the idempotency key, " +
 		"writes the payment and its event, and stores the answer.",
 	Usage: config.Usage("api"),
-	Example: "DATABASE_URL=postgres://api_write:secret@localhost:5432/oncepay " +
+	Example: "  DATABASE_URL=postgres://api_write:secret@localhost:5432/oncepay " +
 		"DATABASE_READ_URL=postgres://api_read:secret@localhost:5432/oncepay api",
 	Run: run,
 	Probe: func(getenv func(string) string) (string, error) {

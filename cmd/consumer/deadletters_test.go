@@ -46,41 +46,50 @@ func TestDeadLettersAreListedAndDecidedOn(t *testing.T) {
 		return state
 	}
 
-	const line = `7 parked oncepay.payments/3/41 "b" payment.refunded: unknown event type; 2 of its aggregate wait` + "\n"
-	if diff := cmp.Diff(line, must("list")); diff != "" {
+	const list = "ID  STATE   EVENT             RECORD AND KEY             OTHERS  REASON\n" +
+		`7   parked  payment.refunded  oncepay.payments/3/41 "b"  1       unknown event type` + "\n"
+	if diff := cmp.Diff(list, must("list")); diff != "" {
 		t.Error(diff)
 	}
-	if all := must("list", "-all"); !strings.Contains(all, "3 skipped ") || strings.Contains(all, "\n9 ") || strings.Contains(all, "\n8 ") {
+	if all := must("list", "--all"); !strings.Contains(all, "\n3   skipped ") || strings.Contains(all, "\n9 ") || strings.Contains(all, "\n8 ") {
 		t.Errorf("all: %s", all)
 	}
 	var shown inbox.DeadLetter
 	if out := must("show", "7"); json.Unmarshal([]byte(out), &shown) != nil || shown.ID != 7 || shown.Waiting != 2 || strings.Contains(out, "4111") {
 		t.Errorf("show: %s", out)
 	}
-	if got := must("show", "-payload", "7"); got != secretPayload {
+	if got := must("show", "--payload", "7"); got != secretPayload {
 		t.Errorf("payload %q", got)
 	}
 
-	for _, id := range []string{"3", "8", "9", "1000"} { // was decided on, only waits, is another consumer's, is none
-		for _, args := range [][]string{{"retry", id}, {"skip", "-reason", "x", id}} {
-			if stdout, stderr, code := shell(getenv, append([]string{"dead-letters"}, args...)...); code != 1 || stdout != "" || stderr != "consumer: no dead letter with this id waits for a decision\n" {
+	const none, decided = "there is no dead letter with this id", "no dead letter with this id waits for a decision (its state was skipped)"
+	for id, line := range map[string]string{"3": decided, "8": none, "9": none, "1000": none} { // was decided on, only waits, is another consumer's, is none
+		for _, args := range [][]string{{"retry", id}, {"skip", "--reason", "x", id}} {
+			if stdout, stderr, code := shell(getenv, append([]string{"dead-letters"}, args...)...); code != 1 || stdout != "" || stderr != "consumer: "+line+"\n" {
 				t.Errorf("%q: exit %d, %s%s", args, code, stdout, stderr)
 			}
 		}
 	}
-	for _, args := range []string{"show 8", "show 9", "show -payload 9"} {
+	for _, args := range []string{"show 8", "show 9", "show --payload 9"} {
 		if _, stderr, code := shell(getenv, append([]string{"dead-letters"}, strings.Fields(args)...)...); code != 1 || stderr != "consumer: there is no dead letter with this id\n" {
 			t.Errorf("%s: exit %d, %s", args, code, stderr)
 		}
 	}
-	must("retry", "7")
+	const released = `released event 7 (payment.refunded of oncepay.payments/3/41 "b"): it is processed, within a second if a consumer runs` +
+		"\nother events of its aggregate that wait: 1\nwhat came of it: consumer dead-letters show 7\n"
+	if diff := cmp.Diff(released, must("retry", "7")); diff != "" {
+		t.Errorf("retry (-want +got):\n%s", diff)
+	}
 	if got := state(7); got != "retry " {
 		t.Errorf("state %q", got)
 	}
 	if _, err := owner.Exec(t.Context(), `UPDATE inbox_dead_letters SET state = 'parked' WHERE id = 7`); err != nil {
 		t.Fatal(err)
 	}
-	must("skip", "-reason", "booked by hand", "7")
+	const gaveUp = "{\n  \"id\": 7,\n  \"decision\": \"skip\"\n}\n"
+	if diff := cmp.Diff(gaveUp, must("skip", "--reason", "booked by hand", "7", "--json")); diff != "" {
+		t.Errorf("skip (-want +got):\n%s", diff)
+	}
 	if got := fmt.Sprint(state(7), state(9)); got != "skipped booked by handparked " {
 		t.Errorf("states %q", got)
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
@@ -31,14 +32,13 @@ func main() {
 }
 
 var consumer = program.Program{
-	Name:    "consumer",
-	About:   "consumer reads the events of payments from Kafka and keeps account statements, each event counted once.",
-	Usage:   config.Usage("consumer"),
-	Example: "DATABASE_URL=postgres://consumer:secret@localhost:5432/oncepay KAFKA_BROKERS=localhost:9092 consumer",
-	Run:     run,
-	Commands: map[string]program.Command{
-		"dead-letters": {About: "lists the events that cannot be processed, and decides on them: see consumer dead-letters -h", Run: deadLetters.Run},
-	},
+	Name:  "consumer",
+	About: "consumer reads the events of payments from Kafka and keeps account statements, each event counted once.",
+	Usage: config.Usage("consumer"),
+	Example: "  DATABASE_URL=postgres://consumer:secret@localhost:5432/oncepay KAFKA_BROKERS=localhost:9092 consumer\n" +
+		"  consumer dead-letters list",
+	Run:      run,
+	Commands: []func(func(string) string) *cobra.Command{deadLetters.Command},
 	Probe: func(getenv func(string) string) (string, error) {
 		cfg, err := config.LoadConsumer(getenv)
 		return cfg.AdminAddr, err

@@ -4,98 +4,41 @@ package main
 
 import (
 	"context"
-	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
 
 	"github.com/oncepay/oncepay/internal/config"
 	"github.com/oncepay/oncepay/internal/postgres"
+	"github.com/oncepay/oncepay/internal/program"
 )
 
 func main() { os.Exit(run(context.Background(), os.Args[1:], os.Getenv, os.Stdout, os.Stderr)) }
-
-const usage = `Usage: migrate <command> [flags]
-
-  up      apply what is missing of the schema
-  status  show what is applied
-
-migrate <command> -h explains each.
-
-Examples:
-  export DATABASE_URL=postgres://postgres:secret@localhost:5432/oncepay
-  migrate status
-  migrate up
-
-Environment:
-`
 
 // run is the whole program. It prints each problem as one line on stderr and returns the exit code.
 func run(
 	ctx context.Context, args []string, getenv func(string) string, stdout, stderr io.Writer,
 ) int {
-	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
-	defer stop()
-
-	err := dispatch(ctx, args, getenv, stdout)
-	if err == nil {
-		return 0
+	root := &cobra.Command{
+		Use: "migrate",
+		Long: "Brings the schema up to date and reports its version.\n\nVariables:\n" +
+			config.Usage("migrate"),
+		Example: `  export DATABASE_URL=postgres://postgres:secret@localhost:5432/oncepay
+  migrate status
+  migrate up`,
 	}
+	root.AddCommand(up(getenv), status(getenv))
 
-	// Configuration problems come one per line. The driver reports its attempts on several lines, but
-	// they are one problem: join them.
-	text := strings.NewReplacer(":\n\t", ": ", "\n\t", "; ").Replace(err.Error())
-	for line := range strings.SplitSeq(text, "\n") {
-		fmt.Fprintln(stderr, "migrate: "+line)
+	if err := program.Execute(ctx, root, args, stdout, stderr); err != nil {
+		program.Complain(stderr, "migrate", err)
+		return 1
 	}
-	return 1
-}
-
-func dispatch(
-	ctx context.Context, args []string, getenv func(string) string, stdout io.Writer,
-) error {
-	if len(args) == 0 {
-		return errors.New("no command: up or status (migrate -h explains them)")
-	}
-
-	switch name, args := args[0], args[1:]; name {
-	case "up":
-		return up(ctx, args, getenv, stdout)
-	case "status":
-		return status(ctx, args, getenv, stdout)
-	case "-h", "-help", "--help":
-		_, err := io.WriteString(stdout, usage+config.Usage("migrate"))
-		return err
-	default:
-		return fmt.Errorf("unknown command %q: up or status (migrate -h explains them)", name)
-	}
-}
-
-// parse reads the flags of a command. done reports that -h was asked for and answered.
-func parse(
-	flags *flag.FlagSet, args []string, usage string, stdout io.Writer,
-) (done bool, err error) {
-	flags.SetOutput(io.Discard)
-
-	switch err := flags.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		fmt.Fprint(stdout, usage)
-		flags.SetOutput(stdout)
-		flags.PrintDefaults()
-		return true, nil
-	case err != nil:
-		return false, fmt.Errorf("%w (migrate %s -h shows the flags)", err, flags.Name())
-	}
-
-	return false, nil
+	return 0
 }
 
 // connectTimeout leaves room in the five seconds within which a wrong address must be reported.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"net"
 	"net/url"
 	"regexp"
@@ -65,6 +66,7 @@ func TestUpAppliesEveryFileOnceAndStatusShowsIt(t *testing.T) {
 	if !strings.Contains(before, "00001_credentials.sql") || !strings.Contains(before, "run `migrate up`") || strings.Contains(before, "20") {
 		t.Errorf("status before:\n%s", before)
 	}
+	checkStatus(t, address, false)
 	first := must(t, address, "up")
 	if lines := regexp.MustCompile(`(?m)^applied 0000\d_[a-z]+\.sql$`).FindAllString(first, -1); len(lines) < 7 {
 		t.Errorf("the first time:\n%s", first)
@@ -72,9 +74,22 @@ func TestUpAppliesEveryFileOnceAndStatusShowsIt(t *testing.T) {
 	if again := must(t, address, "up"); !regexp.MustCompile(`^the schema is at version \d+\n$`).MatchString(again) {
 		t.Errorf("the second time:\n%s", again)
 	}
+	checkStatus(t, address, true)
 	after := must(t, address, "status")
-	if strings.Contains(after, "no\n") || !regexp.MustCompile(`(?m)^1 +00001_credentials\.sql +\d{4}-\d\d-\d\dT`).MatchString(after) {
+	if strings.Contains(after, "-\n") || !regexp.MustCompile(`(?m)^1 +00001_credentials\.sql +\d{4}-\d\d-\d\dT`).MatchString(after) {
 		t.Errorf("status after:\n%s", after)
+	}
+}
+
+// checkStatus compares the JSON of status with whether everything is applied.
+func checkStatus(t *testing.T, address string, applied bool) {
+	t.Helper()
+	var s schema
+	if err := json.Unmarshal([]byte(must(t, address, "status", "--json")), &s); err != nil {
+		t.Fatal(err)
+	}
+	if s.InStep != applied || len(s.Files) < 7 || s.Files[0].Name != "00001_credentials.sql" || (s.Files[0].Applied != nil) != applied {
+		t.Errorf("applied %t: %+v", applied, s)
 	}
 }
 
@@ -94,12 +109,13 @@ func TestEveryMistakeIsOneLineAndTouchesNothing(t *testing.T) {
 	t.Parallel()
 	const nowhere = "postgres://127.0.0.1:1/x"
 	for line, args := range map[string][]string{
-		"no command: up or status (migrate -h explains them)":                   {},
-		`unknown command "down": up or status (migrate -h explains them)`:       {"down"},
-		`unknown command "seed": up or status (migrate -h explains them)`:       {"seed", "-tenant", "t", "-client", "c"},
-		"flag provided but not defined: -force (migrate up -h shows the flags)": {"up", "-force"},
-		`unexpected argument "7" (migrate up -h shows the flags)`:               {"up", "7"},
-		`unexpected argument "x" (migrate status -h shows the flags)`:           {"status", "x"},
+		"no command (migrate -h explains it)":                     {},
+		`unknown command "down" (migrate -h explains it)`:         {"down"},
+		`unknown command "seed" (migrate -h explains it)`:         {"seed", "--tenant", "t", "--client", "c"},
+		"unknown flag: --force (migrate up -h explains it)":       {"up", "--force"},
+		`unexpected argument "7" (migrate up -h explains it)`:     {"up", "7"},
+		`unexpected argument "x" (migrate status -h explains it)`: {"status", "x"},
+		"unknown flag: --colour (migrate -h explains it)":         {"--colour"},
 	} {
 		stdout, stderr, code := migrate(t, nowhere, args...)
 		if code != 1 || stdout != "" || stderr != "migrate: "+line+"\n" {
@@ -141,7 +157,7 @@ func TestAWrongDatabaseIsReportedInOneLineWithin5Seconds(t *testing.T) {
 func TestHelpHasAnExample(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"-h"}, {"--help"}, {"up", "-h"}, {"status", "--help"}} {
-		if out := must(t, "", args...); !strings.Contains(out, "Example") || !strings.Contains(out, "Usage: migrate") {
+		if out := must(t, "", args...); !strings.Contains(out, "Example") || !strings.Contains(out, "Usage:\n  migrate") {
 			t.Errorf("%q:\n%s", args, out)
 		}
 	}

@@ -3,119 +3,121 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
-	"text/tabwriter"
 	"time"
 
+	"github.com/spf13/cobra"
+
+	"github.com/oncepay/oncepay/internal/program"
 	"github.com/oncepay/oncepay/migrations"
 )
 
-const upUsage = `Usage: migrate up
+func up(getenv func(string) string) *cobra.Command {
+	return &cobra.Command{
+		Use:   "up",
+		Short: "Apply what is missing of the schema",
+		Long: `Applies what is missing of the schema, one file after the other, each in a transaction of its
+own. It can be run any number of times and by several at once: one of them works, the others wait.
+A file that fails leaves those before it applied.`,
+		Example: "  DATABASE_URL=postgres://postgres:secret@localhost:5432/oncepay migrate up",
+		RunE: func(c *cobra.Command, _ []string) error {
+			// Connect ourselves first, so that a wrong address is reported within the time allowed.
+			conn, err := connect(c.Context(), getenv)
+			if err != nil {
+				return err
+			}
+			defer conn.Close(context.WithoutCancel(c.Context()))
 
-Applies what is missing of the schema, one file after the other, each in a transaction of its own. It can be run any
-number of times and by several at once: one of them works, the others wait. A file that fails leaves those before it applied.
+			applied, err := migrations.Up(c.Context(), conn.Config().ConnString())
+			// Report what was applied even if a later file failed.
+			for _, m := range applied {
+				fmt.Fprintln(c.OutOrStdout(), "applied", m.Name)
+			}
+			if err != nil {
+				return fmt.Errorf("apply migrations: %w", err)
+			}
 
-Example:
-  DATABASE_URL=postgres://postgres:secret@localhost:5432/oncepay migrate up
-`
+			// Up does nothing in a database that is newer than this program. Check rejects it.
+			if err := migrations.Check(c.Context(), conn); err != nil {
+				return err
+			}
 
-func up(ctx context.Context, args []string, getenv func(string) string, stdout io.Writer) error {
-	flags := flag.NewFlagSet("up", flag.ContinueOnError)
-	if done, err := parse(flags, args, upUsage, stdout); done || err != nil {
-		return err
+			_, err = fmt.Fprintln(c.OutOrStdout(), inStep())
+			return err
+		},
 	}
-
-	if err := noArguments(flags); err != nil {
-		return err
-	}
-
-	// Connect ourselves first, so that a wrong address is reported within the time allowed.
-	conn, err := connect(ctx, getenv)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-
-	applied, err := migrations.Up(ctx, conn.Config().ConnString())
-	// Report what was applied even if a later file failed.
-	for _, m := range applied {
-		fmt.Fprintln(stdout, "applied", m.Name)
-	}
-	if err != nil {
-		return fmt.Errorf("apply migrations: %w", err)
-	}
-
-	// Up does nothing in a database that is newer than this program. Check rejects it.
-	if err := migrations.Check(ctx, conn); err != nil {
-		return err
-	}
-
-	_, err = fmt.Fprintf(stdout, "the schema is at version %d\n", migrations.Version())
-	return err
 }
 
-const statusUsage = `Usage: migrate status
+func inStep() string { return fmt.Sprintf("the schema is at version %d", migrations.Version()) }
 
-Lists the files of the schema and when each was applied, and says whether this program and the database belong together.
+// schema is the JSON form of status.
+type schema struct {
+	InStep bool   `json:"in_step"` // this program and the database belong together
+	Note   string `json:"note"`
+	Files  []file `json:"files"`
+}
 
-Example:
-  DATABASE_URL=postgres://postgres:secret@localhost:5432/oncepay migrate status
-`
+type file struct {
+	Version int64      `json:"version"`
+	Name    string     `json:"name"`
+	Applied *time.Time `json:"applied_at"` // nil: not yet
+}
 
-func status(
-	ctx context.Context, args []string, getenv func(string) string, stdout io.Writer,
-) error {
-	flags := flag.NewFlagSet("status", flag.ContinueOnError)
-	if done, err := parse(flags, args, statusUsage, stdout); done || err != nil {
-		return err
+func status(getenv func(string) string) *cobra.Command {
+	status := &cobra.Command{
+		Use:   "status",
+		Short: "Show what is applied, and whether this program fits the database",
+		Long: `Lists the files of the schema and when each was applied, and says whether this program and the
+database belong together. It exits with 0 either way: a script reads "in_step" in --json.`,
+		Example: "  DATABASE_URL=postgres://postgres:secret@localhost:5432/oncepay migrate status",
+		RunE: func(c *cobra.Command, _ []string) error {
+			s, err := readSchema(c.Context(), getenv)
+			if err != nil {
+				return err
+			}
+			return program.Show(c, s, s.print)
+		},
 	}
+	program.JSON(status)
+	return status
+}
 
-	if err := noArguments(flags); err != nil {
-		return err
-	}
-
+func readSchema(ctx context.Context, getenv func(string) string) (s schema, err error) {
 	conn, err := connect(ctx, getenv)
 	if err != nil {
-		return err
+		return s, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 
-	files, err := migrations.Status(ctx, conn.Config().ConnString())
+	all, err := migrations.Status(ctx, conn.Config().ConnString())
 	if err != nil {
-		return fmt.Errorf("read migrations: %w", err)
+		return s, fmt.Errorf("read migrations: %w", err)
 	}
-
-	w := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "VERSION\tFILE\tAPPLIED")
-	for _, m := range files {
-		applied := "no"
+	for _, m := range all {
+		f := file{Version: m.Version, Name: m.Name}
 		if !m.Applied.IsZero() {
-			applied = m.Applied.UTC().Format(time.RFC3339)
+			applied := m.Applied.UTC()
+			f.Applied = &applied
 		}
-		fmt.Fprintf(w, "%d\t%s\t%s\n", m.Version, m.Name, applied)
-	}
-
-	if err := w.Flush(); err != nil {
-		return err
+		s.Files = append(s.Files, f)
 	}
 
 	switch err := migrations.Check(ctx, conn); {
+	case err == nil:
+		s.InStep, s.Note = true, inStep()
 	case errors.Is(err, migrations.ErrOutOfStep): // a finding to report, not a failure
-		_, err = fmt.Fprintln(stdout, err)
-		return err
-	case err != nil:
-		return err
+		s.Note = err.Error()
+	default:
+		return s, err
 	}
-
-	_, err = fmt.Fprintf(stdout, "the schema is at version %d\n", migrations.Version())
-	return err
+	return s, nil
 }
 
-func noArguments(flags *flag.FlagSet) error {
-	if flags.NArg() > 0 {
-		return fmt.Errorf("unexpected argument %q (migrate %s -h shows the flags)", flags.Arg(0), flags.Name())
+func (s schema) print(w io.Writer) {
+	program.Row(w, "VERSION", "FILE", "APPLIED")
+	for _, f := range s.Files {
+		program.Row(w, f.Version, f.Name, f.Applied)
 	}
-	return nil
+	fmt.Fprintf(w, "\n%s\n", s.Note)
 }

@@ -4,11 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
 	"slices"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/oncepay/oncepay/internal/httpapi"
 	"github.com/oncepay/oncepay/internal/idempotency"
 	"github.com/oncepay/oncepay/internal/payments"
 )
@@ -16,7 +19,7 @@ import (
 // openAccounts creates the missing accounts and funds those that never saw a payment. Both go the
 // way of every payment, so the books balance and the events are sent. The next run finds what an
 // interrupted one did.
-func (s *seeded) openAccounts(ctx context.Context, conn *pgx.Conn, p plan) error {
+func (s *seeded) openAccounts(ctx context.Context, db *pgxpool.Pool, p plan) error {
 	s.Accounts = []payments.Account{}
 	if p.currency == "" {
 		return nil
@@ -27,95 +30,92 @@ func (s *seeded) openAccounts(ctx context.Context, conn *pgx.Conn, p plan) error
 		names[i] = fmt.Sprintf("seed %d", i+1)
 	}
 
-	found, err := findAccounts(ctx, conn, s.TenantID, p.currency, names)
+	found, err := findAccounts(ctx, db, s.TenantID, p.currency, names)
 	if err != nil {
 		return err
 	}
-
-	var missing []payments.Command
-	if found.system == nil {
-		missing = append(missing, payments.CreateAccount{
-			Kind: payments.System, Currency: p.currency,
-		})
-	}
-
-	exists := map[string]bool{}
-	for _, a := range found.customers {
-		exists[a.Name] = true
-	}
-	for _, name := range names {
-		if !exists[name] {
-			missing = append(missing, payments.CreateAccount{
-				Kind: payments.Customer, Currency: p.currency, Name: name,
-			})
-		}
-	}
-
-	if err := s.process(ctx, conn, missing); err != nil {
+	if err := s.process(ctx, db, found.opening(p.currency, names)); err != nil {
 		return fmt.Errorf("open accounts: %w", err)
 	}
+
 	// Look again for the accounts with their ids, and for the system account to pay from.
-	if found, err = findAccounts(ctx, conn, s.TenantID, p.currency, names); err != nil {
+	if found, err = findAccounts(ctx, db, s.TenantID, p.currency, names); err != nil {
 		return err
 	}
-
 	if p.fund > 0 {
-		var funding []payments.Command
-		// Only accounts without an entry are funded, so a second run pays nothing.
-		for _, id := range found.untouched {
-			funding = append(funding, payments.CreatePayment{
-				AmountMinor: p.fund, Currency: p.currency,
-				SourceAccount: found.system.ID, DestinationAccount: id,
-				Description: "opening balance", MayFund: true,
-			})
-		}
-
-		if err := s.process(ctx, conn, funding); err != nil {
+		if err := s.process(ctx, db, found.funding(p.fund)); err != nil {
 			return fmt.Errorf("fund accounts: %w", err)
 		}
-		if found, err = findAccounts(ctx, conn, s.TenantID, p.currency, names); err != nil {
+		if found, err = findAccounts(ctx, db, s.TenantID, p.currency, names); err != nil {
 			return err
 		}
 	}
 
-	s.SystemAccount, s.Accounts = found.system, found.customers
+	s.SystemAccount = found.system()
+	for _, a := range found {
+		if a.Kind == payments.Customer {
+			s.Accounts = append(s.Accounts, a.Account)
+		}
+	}
 	return nil
 }
+
+// opening returns the commands that create what is missing.
+func (found accounts) opening(currency string, names []string) (missing []payments.Command) {
+	if found.system() == nil {
+		missing = append(missing, payments.CreateAccount{Kind: payments.System, Currency: currency})
+	}
+
+	exists := map[string]bool{}
+	for _, a := range found {
+		exists[a.Name] = a.Kind == payments.Customer
+	}
+	for _, name := range names {
+		if !exists[name] {
+			missing = append(missing, payments.CreateAccount{
+				Kind: payments.Customer, Currency: currency, Name: name,
+			})
+		}
+	}
+	return missing
+}
+
+// funding returns the payments to accounts without an entry, so that a second run pays nothing.
+func (found accounts) funding(amount int64) (missing []payments.Command) {
+	for _, a := range found {
+		if a.Kind == payments.Customer && a.Entries == 0 {
+			missing = append(missing, payments.CreatePayment{
+				AmountMinor: amount, Currency: a.Currency,
+				SourceAccount: found.system().ID, DestinationAccount: a.ID,
+				Description: "opening balance", MayFund: true,
+			})
+		}
+	}
+	return missing
+}
+
+// The audit trail shows these in place of an HTTP request.
+const (
+	method = "CLI"
+	route  = "oncepay seed"
+)
 
 // chunk is the number of commands per transaction, which locks the system account while it lasts.
 const chunk = 500
 
 // process executes commands on behalf of the client, each under a key of its own. The caller's
 // look-up prevents doing one twice, not the key, which is forgotten after some days.
-func (s *seeded) process(ctx context.Context, conn *pgx.Conn, commands []payments.Command) error {
-	// A pool, not conn: the outcome of a COMMIT whose reply was lost is looked up on another
-	// connection.
-	pool, err := openPool(ctx, conn)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-
+func (s *seeded) process(
+	ctx context.Context, db *pgxpool.Pool, commands []payments.Command,
+) error {
 	processor := payments.Processor{
-		DB: pool, Retention: idempotency.DefaultRetention, Render: render,
+		DB: db, Retention: idempotency.DefaultRetention, Render: httpapi.Render,
 	}
-	for some := range slices.Chunk(commands, chunk) {
-		requests := make([]payments.Request, len(some))
-		for i, c := range some {
-			id := uuid.NewString()
-			canonical, err := json.Marshal(c)
-			if err != nil {
-				return fmt.Errorf("encode command: %w", err)
-			}
 
-			requests[i] = payments.Request{
-				Request: idempotency.Request{
-					TenantID: s.TenantID, ClientID: s.ClientID, Key: "seed-" + id, RequestID: id,
-					Fingerprint: idempotency.NewFingerprint(
-						s.TenantID, method, route, nil, canonical),
-				},
-				Method: method, Route: route, Command: c,
-			}
+	for some := range slices.Chunk(commands, chunk) {
+		requests, err := s.requests(some)
+		if err != nil {
+			return err
 		}
 
 		answers, err := processor.Process(ctx, requests)
@@ -126,13 +126,36 @@ func (s *seeded) process(ctx context.Context, conn *pgx.Conn, commands []payment
 			return err
 		}
 
+		// Such as a balance that would overflow: the accounts would not be what was asked for.
 		for _, a := range answers {
-			if a.Response.Status != statusDone {
+			if a.Response.Status != http.StatusCreated {
 				return fmt.Errorf("refused: %s %s", a.State, a.Response.Body)
 			}
 		}
 	}
 	return nil
+}
+
+func (s *seeded) requests(commands []payments.Command) ([]payments.Request, error) {
+	requests := make([]payments.Request, len(commands))
+	for i, c := range commands {
+		id := uuid.NewString()
+
+		canonical, err := json.Marshal(c)
+		if err != nil {
+			return nil, fmt.Errorf("encode command: %w", err)
+		}
+
+		requests[i] = payments.Request{
+			Request: idempotency.Request{
+				TenantID: s.TenantID, ClientID: s.ClientID, Key: "seed-" + id, RequestID: id,
+				Fingerprint: idempotency.NewFingerprint(
+					s.TenantID, method, route, nil, canonical),
+			},
+			Method: method, Route: route, Command: c,
+		}
+	}
+	return requests, nil
 }
 
 // awaitBusy waits for the accounts of a Busy request: the API may be paying from the system
@@ -147,74 +170,40 @@ func awaitBusy(
 	return busy >= 0 && p.Await(ctx, requests[busy])
 }
 
-// The audit trail shows these in place of an HTTP request.
-const (
-	method = "CLI"
-	route  = "oncepay seed"
-)
+// accounts are those of a tenant in one currency: customers in the order of the names asked for,
+// and the system account.
+type accounts []seedAccount
 
-const (
-	statusDone    = 201
-	statusRefused = 422
-)
-
-// render builds the response that is stored under the key.
-func render(o payments.Outcome) idempotency.Response {
-	status, shown := statusDone, any(o.Account)
-	switch {
-	case o.Refusal != nil:
-		status, shown = statusRefused, o.Refusal
-	case o.Payment != nil:
-		shown = o.Payment
-	}
-
-	body, _ := json.Marshal(shown) // a plain struct: cannot fail
-	return idempotency.Response{Status: status, ContentType: "application/json", Body: body}
+type seedAccount struct {
+	payments.Account
+	Entries int64
 }
 
-// accounts are those of a tenant in one currency.
-type accounts struct {
-	system    *payments.Account
-	customers []payments.Account // in the order of the names asked for
-	untouched []uuid.UUID        // those without a ledger entry
+// system returns the system account, or nil.
+func (found accounts) system() *payments.Account {
+	for i := range found {
+		if found[i].Kind == payments.System {
+			return &found[i].Account
+		}
+	}
+	return nil
 }
 
 // Names are not unique: the oldest account of a name counts.
 const readAccounts = `
-SELECT DISTINCT ON (kind, array_position($3::text[], name)) id, kind, name, balance_minor, created_at, entry_count
+SELECT DISTINCT ON (kind, array_position($3::text[], name))
+       id, currency, kind, name, balance_minor, created_at, entry_count
 FROM accounts
 WHERE tenant_id = $1 AND currency = $2 AND (kind = 'system' OR name = ANY ($3::text[]))
 ORDER BY kind, array_position($3::text[], name), id`
 
 func findAccounts(
-	ctx context.Context, conn *pgx.Conn, tenantID uuid.UUID, currency string, names []string,
+	ctx context.Context, db *pgxpool.Pool, tenantID uuid.UUID, currency string, names []string,
 ) (accounts, error) {
-	rows, err := conn.Query(ctx, readAccounts, tenantID, currency, names) // ForEachRow returns it
+	rows, _ := db.Query(ctx, readAccounts, tenantID, currency, names) // CollectRows returns its error
+	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[seedAccount])
 	if err != nil {
-		return accounts{}, fmt.Errorf("find accounts: %w", err)
-	}
-
-	var found accounts
-	a := payments.Account{Currency: currency}
-	var entries int64
-	_, err = pgx.ForEachRow(rows, []any{
-		&a.ID, &a.Kind, &a.Name, &a.BalanceMinor, &a.CreatedAt, &entries,
-	}, func() error {
-		a := a // each row has its own
-		a.CreatedAt = a.CreatedAt.UTC()
-		if a.Kind == payments.System {
-			found.system = &a
-			return nil
-		}
-
-		found.customers = append(found.customers, a)
-		if entries == 0 {
-			found.untouched = append(found.untouched, a.ID)
-		}
-		return nil
-	})
-	if err != nil {
-		return accounts{}, fmt.Errorf("find accounts: %w", err)
+		return nil, fmt.Errorf("find accounts: %w", err)
 	}
 	return found, nil
 }

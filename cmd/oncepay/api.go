@@ -5,22 +5,32 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"strings"
+
+	"github.com/spf13/cobra"
 
 	"github.com/oncepay/oncepay/internal/client"
 	"github.com/oncepay/oncepay/internal/config"
 	"github.com/oncepay/oncepay/internal/credentials"
+	"github.com/oncepay/oncepay/internal/program"
 )
 
+// caller has the commands that call the API, as a client of the service.
+type caller struct{ getenv func(string) string }
+
 // api returns a client of the service with the credential of the environment.
-func (c *call) api() (*client.Client, error) {
+func (c caller) api() (*client.Client, error) {
 	cfg, err := config.LoadCaller(c.getenv)
 	if err != nil {
 		return nil, err
 	}
+
+	// A mistyped token is told from one that the service does not know.
 	if _, whole := credentials.Parse(cfg.Token); !whole {
-		return nil, errors.New("ONCEPAY_TOKEN is no credential: one begins with oncepay_ and has a checksum, so a character is wrong or missing")
+		return nil, errors.New("ONCEPAY_TOKEN is no credential: one begins with oncepay_ " +
+			"and has a checksum, so a character is wrong or missing")
 	}
 
 	return &client.Client{URL: cfg.URL, Token: cfg.Token}, nil
@@ -31,7 +41,8 @@ type refusal struct{ client.Answer }
 
 func (r *refusal) Error() string {
 	p := r.Problem()
-	return strings.Join(strings.Fields(fmt.Sprintf("%d %s: %s %s", r.Status, p.Code, p.Detail, next(p.Retry))), " ")
+	text := fmt.Sprintf("%d %s: %s %s", r.Status, p.Code, p.Detail, next(p.Retry))
+	return strings.Join(strings.Fields(text), " ")
 }
 
 // next tells a client what it can do after a problem.
@@ -45,37 +56,44 @@ func next(retry string) string {
 	return "Repeating it is of no use."
 }
 
-// refused turns a refusal into an error, and shows all of it when JSON was asked for.
-func (c *call) refused(f *flags, a client.Answer) error {
-	if f.asJSON && json.Valid(a.Body) {
-		if err := c.show(f, json.RawMessage(a.Body), nil); err != nil {
-			// The refusal is final even if it cannot be shown.
-			return fmt.Errorf("%w (and it could not be written as JSON: %w)", &refusal{a}, err)
-		}
+// shown returns err, and shows the answer that a refusal holds if JSON was asked for.
+func shown(cmd *cobra.Command, err error) error {
+	var r *refusal
+	if !errors.As(err, &r) || !json.Valid(r.Body) {
+		return err
 	}
-	return &refusal{a}
+
+	asText := func(io.Writer) {} // the error says it
+	if failed := program.Show(cmd, json.RawMessage(r.Body), asText); failed != nil {
+		// The refusal is final even if it cannot be shown.
+		return fmt.Errorf("%w (and it could not be written as JSON: %w)", err, failed)
+	}
+	return err
 }
 
-// ask reads path into v. found reports whether the service has it.
-func ask(
-	ctx context.Context, api *client.Client, path string, v any,
-) (a client.Answer, found bool, err error) {
-	a, err = api.Get(ctx, path)
+// ask reads what the service has at path into v, and returns it as it came. A refusal is an error.
+func (c caller) ask(ctx context.Context, path string, v any) (json.RawMessage, error) {
+	api, err := c.api()
 	if err != nil {
-		return a, false, fmt.Errorf("ask the API: %w", err)
+		return nil, err
+	}
+
+	a, err := api.Get(ctx, path)
+	if err != nil {
+		return nil, fmt.Errorf("ask the API: %w", err)
 	}
 
 	p := a.Problem()
 	// A refusal counts only if it is final and the service's own.
 	switch {
 	case a.Status == http.StatusOK && json.Unmarshal(a.Body, v) == nil:
-		return a, true, nil
+		return a.Body, nil
 	case a.Status < 500 && (p.Retry == "never" || p.Retry == "new-key"):
-		return a, false, nil
+		return nil, &refusal{a}
 	case p.Code != "":
-		return a, false, fmt.Errorf("ask the API: %d %s: %s Ask again", a.Status, p.Code, p.Detail)
+		return nil, fmt.Errorf("ask the API: %d %s: %s Ask again", a.Status, p.Code, p.Detail)
 	}
-	return a, false, fmt.Errorf(
+	return nil, fmt.Errorf(
 		"ask the API: an answer of status %d that is not the service's: is ONCEPAY_URL right?",
 		a.Status)
 }

@@ -8,61 +8,36 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
 
 	"github.com/oncepay/oncepay/internal/credentials"
+	"github.com/oncepay/oncepay/internal/program"
 )
 
-const listCredentialsUsage = `Usage: oncepay credentials list -tenant name -client name [flags]
-
-Shows the credentials of a client, the oldest first. Their secrets are nowhere to be had.
-
-Example:
-  oncepay credentials list -tenant acme -client shop
-`
-
-func (c *call) listCredentials(ctx context.Context, args []string) error {
-	f := newFlags("credentials list", listCredentialsUsage)
-	tenant, client := f.tenant(), f.client()
-	if _, err := f.parse(c, args); err != nil {
-		return err
+func (o operator) listCredentials() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "list",
+		Short:   "Show the credentials of a client, the oldest first; their secrets are stored nowhere",
+		Example: "  oncepay credentials list --tenant acme --client shop",
 	}
 
-	check := checks{flags: f}
-	check.name("-tenant", *tenant)
-	check.name("-client", *client)
-	if err := check.err(); err != nil {
-		return err
-	}
+	var of clientName
+	of.flags(c)
 
-	var all []credentials.Credential
-	err := c.look(ctx, func(tx pgx.Tx) error {
-		clientID, err := findClient(ctx, tx, *tenant, *client)
+	c.RunE = runs(o, looks, func(ctx context.Context, tx pgx.Tx) ([]credentials.Credential, error) {
+		clientID, err := of.find(ctx, tx)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		all, err = credentials.List(ctx, tx, clientID)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-
-	return c.show(f, all, func(w io.Writer) {
-		row(w, "CREDENTIAL", "CREATED", "REVOKED", "SCOPES")
+		return credentials.List(ctx, tx, clientID)
+	}, func(w io.Writer, all []credentials.Credential) {
+		program.Row(w, "CREDENTIAL", "CREATED", "REVOKED", "SCOPES")
 		for _, k := range all {
-			row(w, k.ID, k.CreatedAt, k.RevokedAt, strings.Join(k.Scopes, ","))
+			program.Row(w, k.ID, k.CreatedAt, k.RevokedAt, strings.Join(k.Scopes, ","))
 		}
 	})
+	return c
 }
-
-const createCredentialUsage = `Usage: oncepay credentials create -tenant name -client name [flags]
-
-Creates a credential of a client. Its token is shown this once and stored nowhere.
-
-Examples:
-  oncepay credentials create -tenant acme -client shop
-  oncepay credentials create -tenant acme -client shop -scopes accounts:fund -json
-`
 
 // credential is a new one.
 type credential struct {
@@ -72,91 +47,63 @@ type credential struct {
 	Scopes   []string  `json:"scopes"`
 }
 
-func (c *call) createCredential(ctx context.Context, args []string) error {
-	f := newFlags("credentials create", createCredentialUsage)
-	tenant, client, list := f.tenant(), f.client(), f.scopes()
-	if _, err := f.parse(c, args); err != nil {
-		return err
+func (o operator) createCredential() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "create",
+		Short: "Create a credential of a client; its token is shown this once and stored nowhere",
+		Long: `Creates a credential of a client. Its token is shown this once and stored nowhere. To rotate
+one: create a new one, move the client over, then revoke the old one.`,
+		Example: "  oncepay credentials create --tenant acme --client shop\n" +
+			"  oncepay credentials create --tenant acme --client shop --scopes accounts:fund --json",
 	}
 
-	check := checks{flags: f}
-	check.name("-tenant", *tenant)
-	check.name("-client", *client)
-	scopes := check.scopes(*list)
-	if err := check.err(); err != nil {
-		return err
-	}
+	var of clientName
+	of.flags(c)
+	var scopes []string
+	scopesFlag(c, &scopes)
 
-	made := credential{Scopes: scopes}
-	err := c.change(ctx, func(tx pgx.Tx) (err error) {
-		if made.ClientID, err = findClient(ctx, tx, *tenant, *client); err != nil {
-			return err
+	c.RunE = runs(o, changes, func(ctx context.Context, tx pgx.Tx) (made credential, err error) {
+		clientID, err := of.find(ctx, tx)
+		if err != nil {
+			return made, err
 		}
-		token, err := credentials.Create(ctx, tx, made.ClientID, scopes)
-		// Revealed here only: the database keeps no token.
-		made.ID, made.Token = token.ID(), token.Reveal()
-		return err
-	})
-	if err != nil {
-		return err
-	}
 
-	return c.show(f, made, func(w io.Writer) {
-		row(w, "credential", made.ID, strings.Join(made.Scopes, ","))
+		// Revealed here only: the database keeps no token.
+		token, err := credentials.Create(ctx, tx, clientID, scopes)
+		return credential{token.ID(), token.Reveal(), clientID, scopes}, err
+	}, func(w io.Writer, made credential) {
+		program.Row(w, "credential", made.ID, strings.Join(made.Scopes, ","))
 		fmt.Fprintf(w, "\nThe token, shown this once:\n%s\n", made.Token)
 	})
+	return c
 }
 
-func (f *flags) scopes() *string {
-	return f.String("scopes", "",
-		"`scopes` of the credential, separated by commas; there is "+credentials.ScopeFund)
-}
-
-// scopes parses and checks the flag. Without it the list is empty, which is [] in JSON.
-func (c *checks) scopes(list string) []string {
-	if list == "" {
-		return []string{}
+func (o operator) revokeCredential() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "revoke CREDENTIAL",
+		Short: "End a credential for good: every API process refuses it within 30 seconds",
+		Long: `Ends a credential for good: every API process refuses it within 30 seconds. CREDENTIAL is its
+id, as credentials list and the logs show it, or a whole token that was found where it does not
+belong.`,
+		Example: "  oncepay credentials revoke 4fT0aP9xKq2LmZ7c",
 	}
 
-	scopes := strings.Split(list, ",")
-	c.problems = append(c.problems, credentials.CheckScopes(scopes))
-	return scopes
-}
+	var id string
+	program.Argument(c, &id, parseCredential)
 
-const revokeCredentialUsage = `Usage: oncepay credentials revoke [flags] CREDENTIAL
-
-Ends a credential for good: every API process refuses it within 30 seconds. CREDENTIAL is its id, as credentials list and the
-logs show it, or a whole token that was found where it does not belong.
-
-To rotate: make a new credential with credentials create, move the client over, then revoke the old one.
-
-Example:
-  oncepay credentials revoke 4fT0aP9xKq2LmZ7c
-`
-
-func (c *call) revokeCredential(ctx context.Context, args []string) error {
-	f := newFlags("credentials revoke", revokeCredentialUsage)
-	found, err := f.parse(c, args, "CREDENTIAL")
-	if err != nil {
-		return err
-	}
-
-	var revoked struct {
-		ID string `json:"id"`
-	}
-	revoked.ID = found[0]
-	// Accept a whole token, too: it may have been found where it does not belong.
-	if token, ok := credentials.Parse(found[0]); ok {
-		revoked.ID = token.ID()
-	}
-
-	if err := c.change(ctx, func(tx pgx.Tx) error {
-		return credentials.Revoke(ctx, tx, revoked.ID)
-	}); err != nil {
-		return err
-	}
-
-	return c.show(f, revoked, func(w io.Writer) {
-		row(w, "revoked "+revoked.ID+": refused everywhere within 30 seconds")
+	c.RunE = runs(o, changes, func(ctx context.Context, tx pgx.Tx) (map[string]string, error) {
+		return map[string]string{"id": id}, credentials.Revoke(ctx, tx, id)
+	}, func(w io.Writer, _ map[string]string) {
+		program.Row(w, "revoked "+id+": refused everywhere within 30 seconds")
 	})
+	return c
+}
+
+// parseCredential returns the id of a credential, or of a whole token.
+func parseCredential(s string) (string, error) {
+	// A whole one may have been found where it does not belong.
+	if token, whole := credentials.Parse(s); whole {
+		return token.ID(), nil
+	}
+	return s, nil
 }

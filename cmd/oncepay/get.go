@@ -1,65 +1,56 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
 	"github.com/oncepay/oncepay/internal/payments"
+	"github.com/oncepay/oncepay/internal/program"
 )
 
-const getUsage = `Usage: oncepay get [flags] ID
+func (c caller) get() *cobra.Command {
+	get := &cobra.Command{
+		Use:   "get ID",
+		Short: "Show a payment or an account",
+		Long: `Shows the payment of that id, or else the account. --json shows the service's answer.
 
-Shows the payment of that id, or else the account. -json shows the service's answer.
-
-Exit codes: 0 here it is; 1 the API could not be asked; 2 refused: no such payment or account of yours, or a bad credential.
-
-Examples:
-  oncepay get 0198a6de-5c1f-7000-8000-0123456789ab
-  oncepay get 0198a6de-5c1f-7000-8000-0123456789ab -json
-`
-
-func (c *call) get(ctx context.Context, args []string) error {
-	f := newFlags("get", getUsage)
-	found, err := f.parse(c, args, "ID")
-	if err != nil {
-		return err
+Exit codes: 0 here it is; 1 the API could not be asked; 2 refused: no such payment or account of
+yours, or a bad credential.`,
+		Example: "  oncepay get 0198a6de-5c1f-7000-8000-0123456789ab\n" +
+			"  oncepay get 0198a6de-5c1f-7000-8000-0123456789ab --json",
+		GroupID: asClient,
 	}
 
-	check := checks{flags: f}
-	id := check.id("ID", found[0]).String()
-	if err := check.err(); err != nil {
-		return err
-	}
+	var id uuid.UUID
+	program.Argument(get, &id, parseID)
 
-	api, err := c.api()
-	if err != nil {
-		return err
-	}
+	get.RunE = func(cmd *cobra.Command, _ []string) error {
+		var payment payments.Payment
+		body, err := c.ask(cmd.Context(), "/api/v1/payments/"+id.String(), &payment)
+		if err == nil {
+			return program.Show(cmd, body, func(w io.Writer) { printPayment(w, payment) })
+		}
 
-	// The id does not tell a payment from an account: try one, then the other.
-	var payment payments.Payment
-	a, there, err := ask(ctx, api, "/api/v1/payments/"+id, &payment)
-	switch {
-	case err != nil:
-		return err
-	case there:
-		return c.show(f, json.RawMessage(a.Body), func(w io.Writer) { printPayment(w, payment) })
-	case a.Status != http.StatusNotFound:
-		return c.refused(f, a)
-	}
+		// The id does not tell a payment from an account.
+		var none *refusal
+		if !errors.As(err, &none) || none.Status != http.StatusNotFound {
+			return shown(cmd, err)
+		}
 
-	var account payments.Account
-	a, there, err = ask(ctx, api, "/api/v1/accounts/"+id, &account)
-	switch {
-	case err != nil:
-		return err
-	case there:
-		return c.show(f, json.RawMessage(a.Body), func(w io.Writer) { printAccount(w, account) })
-	}
+		var account payments.Account
+		body, err = c.ask(cmd.Context(), "/api/v1/accounts/"+id.String(), &account)
+		if err != nil {
+			return shown(cmd, err)
+		}
 
-	return c.refused(f, a)
+		return program.Show(cmd, body, func(w io.Writer) { printAccount(w, account) })
+	}
+	return get
 }
 
 func printPayment(w io.Writer, p payments.Payment) {
@@ -68,28 +59,33 @@ func printPayment(w io.Writer, p payments.Payment) {
 		status += ": " + string(p.DeclineCode)
 	}
 
-	row(w, "payment", p.ID)
-	row(w, "status", status)
-	row(w, "amount", money(p.AmountMinor, p.Currency))
-	row(w, "from", p.SourceAccount)
-	row(w, "to", p.DestinationAccount)
+	program.Row(w, "payment", p.ID)
+	program.Row(w, "status", status)
+	program.Row(w, "amount", money(p.AmountMinor, p.Currency))
+	program.Row(w, "from", p.SourceAccount)
+	program.Row(w, "to", p.DestinationAccount)
 
 	if p.Description != "" {
-		row(w, "description", p.Description)
+		program.Row(w, "description", p.Description)
 	}
 	if p.ClientReference != "" {
-		row(w, "reference", p.ClientReference)
+		program.Row(w, "reference", p.ClientReference)
 	}
 
-	row(w, "processed", p.ProcessedAt)
+	program.Row(w, "processed", p.ProcessedAt)
 }
 
 func printAccount(w io.Writer, a payments.Account) {
-	row(w, "account", a.ID)
-	row(w, "kind", a.Kind)
+	program.Row(w, "account", a.ID)
+	program.Row(w, "kind", a.Kind)
 	if a.Name != "" {
-		row(w, "name", a.Name)
+		program.Row(w, "name", a.Name)
 	}
-	row(w, "balance", money(a.BalanceMinor, a.Currency))
-	row(w, "created", a.CreatedAt)
+	program.Row(w, "balance", money(a.BalanceMinor, a.Currency))
+	program.Row(w, "created", a.CreatedAt)
+}
+
+// money names the unit, or 2500 USD would be read as a hundred times as much as it is.
+func money(minor int64, currency string) string {
+	return fmt.Sprintf("%d %s in minor units", minor, currency)
 }

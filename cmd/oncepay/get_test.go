@@ -13,7 +13,7 @@ func TestGetFindsAPaymentAndElseAnAccount(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
 	var paid, got payments.Payment
-	mustJSON(t, &paid, s.env, s.order("-amount", "2500", "-key", "order-1")...)
+	mustJSON(t, &paid, s.env, s.order("--amount", "2500", "--key", "order-1")...)
 	mustJSON(t, &got, s.env, "get", paid.ID.String())
 	if got.ID != paid.ID || got.AmountMinor != 2500 {
 		t.Errorf("payment: %+v", got)
@@ -26,10 +26,10 @@ func TestGetFindsAPaymentAndElseAnAccount(t *testing.T) {
 	if account.ID != s.Accounts[1].ID || account.BalanceMinor != 102_500 {
 		t.Errorf("account: %+v", account)
 	}
-	if out := must(t, s.env, "get", s.Accounts[1].ID.String()); !strings.Contains(out, "balance  102500 USD\n") {
+	if out := must(t, s.env, "get", s.Accounts[1].ID.String()); !strings.Contains(out, "balance  102500 USD in minor units\n") {
 		t.Errorf("account:\n%s", out)
 	}
-	declined := []string{"pay", "-from", s.Accounts[0].ID.String(), "-to", s.Accounts[1].ID.String(), "-currency", "USD", "-amount", "999999999", "-key", "dear"}
+	declined := []string{"pay", "--from", s.Accounts[0].ID.String(), "--to", s.Accounts[1].ID.String(), "--currency", "USD", "--amount", "999999999", "--key", "dear"}
 	if _, _, code := oncepay(t, s.env, declined...); code != exitRefused {
 		t.Fatalf("exit %d", code)
 	}
@@ -49,10 +49,10 @@ func TestGetFindsAPaymentAndElseAnAccount(t *testing.T) {
 func TestAKeySaysWhatBecameOfIt(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	if out := must(t, s.env, "key", "never/used?"); out != "key     never/used?\nstatus  unknown\n" {
+	if out := must(t, s.env, "key", "never/used?"); out != "key     never/used?\nstatus  unknown\n        nothing is stored under it, or no longer: a payment sent with it now is a first one\n" {
 		t.Errorf("unknown:\n%s", out)
 	}
-	must(t, s.env, s.order("-amount", "1", "-key", "order/1?")...)
+	must(t, s.env, s.order("--amount", "1", "--key", "order/1?")...)
 	out := must(t, s.env, "key", "order/1?")
 	for _, want := range []string{"status      completed\n", "answer      201\n", "resource    /api/v1/payments/", "expires     20"} {
 		if !strings.Contains(out, want) {
@@ -84,7 +84,7 @@ func TestAQuestionWithoutAnAnswerIsNotARefusal(t *testing.T) {
 		"status 404 that is not the service's: is ONCEPAY_URL": answer(404, "text/html", "not here"),
 		"status 200 that is not the service's":                 answer(200, "text/html", "<html>Welcome"),
 	} {
-		for _, args := range [][]string{{"get", s.Accounts[0].ID.String()}, {"key", "order-1", "-json"}} {
+		for _, args := range [][]string{{"get", s.Accounts[0].ID.String()}, {"key", "order-1", "--json"}} {
 			stdout, stderr, code := oncepay(t, env, args...)
 			if code != exitFailed || stdout != "" || !strings.Contains(stderr, say) || strings.Count(stderr, "\n") != 1 || strings.Contains(stderr, s.Token) {
 				t.Errorf("%s: exit %d, %s%s", args[0], code, stdout, stderr)

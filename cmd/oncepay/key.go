@@ -1,29 +1,14 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
 	"io"
 	"net/url"
 	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/oncepay/oncepay/internal/program"
 )
-
-const keyUsage = `Usage: oncepay key [flags] KEY
-
-Tells what became of an idempotency key, without disturbing a request under it:
-
-  unknown      nothing is stored under it, or no longer: a payment sent with it now is a first one
-  in_progress  a request under it is being worked on: ask again
-  completed    it has an answer, which every repeat gets again
-
-Keys belong to the client whose credential asks. -json shows the service's answer.
-
-Exit codes: 0 answered, whatever the status; 1 the API could not be asked; 2 refused: a bad credential.
-
-Examples:
-  oncepay key order-1001
-  oncepay key order-1001 -json
-`
 
 // keyStatus is the service's answer. A nil field is unknown.
 type keyStatus struct {
@@ -35,49 +20,60 @@ type keyStatus struct {
 	Expires        *time.Time `json:"expires"`
 }
 
-func (c *call) key(ctx context.Context, args []string) error {
-	f := newFlags("key", keyUsage)
-	found, err := f.parse(c, args, "KEY")
-	if err != nil {
-		return err
+func (c caller) key() *cobra.Command {
+	status := &cobra.Command{
+		Use:   "key KEY",
+		Short: "Show the state of an idempotency key",
+		Long: `Shows the state of an idempotency key, without disturbing a request under it:
+
+  unknown      nothing is stored under it, or no longer: a payment sent with it now is a first one
+  in_progress  a request under it is being worked on: ask again
+  completed    it has an answer, which every repeat gets again
+
+Keys belong to the client whose credential asks. --json shows the service's answer.
+
+Exit codes: 0 answered, whatever the status; 1 the API could not be asked; 2 refused: a bad
+credential.`,
+		Example: "  oncepay key order-1001\n  oncepay key order-1001 --json",
+		GroupID: asClient,
 	}
 
-	check := checks{flags: f}
-	key := check.key("KEY", found[0])
-	if err := check.err(); err != nil {
-		return err
-	}
+	var key string
+	program.Argument(status, &key, parseKey)
 
-	api, err := c.api()
-	if err != nil {
-		return err
-	}
+	status.RunE = func(cmd *cobra.Command, _ []string) error {
+		var k keyStatus
+		body, err := c.ask(cmd.Context(), "/api/v1/idempotency-keys/"+url.PathEscape(key), &k)
+		if err != nil {
+			return shown(cmd, err)
+		}
 
-	var k keyStatus
-	a, answered, err := ask(ctx, api, "/api/v1/idempotency-keys/"+url.PathEscape(key), &k)
-	switch {
-	case err != nil:
-		return err
-	case !answered:
-		return c.refused(f, a)
+		return program.Show(cmd, body, k.print)
 	}
-
-	return c.show(f, json.RawMessage(a.Body), k.print)
+	return status
 }
 
 func (k keyStatus) print(w io.Writer) {
-	row(w, "key", k.Key)
-	row(w, "status", k.Status)
+	program.Row(w, "key", k.Key)
+	program.Row(w, "status", k.Status)
+
+	// "unknown" alone could be taken for an unknown outcome.
+	switch k.Status {
+	case "unknown":
+		program.Row(w, "", "nothing is stored under it, or no longer: "+
+			"a payment sent with it now is a first one")
+	case "in_progress":
+		program.Row(w, "", "a request under it is being worked on: ask again")
+	}
 
 	if k.ResponseStatus != nil {
-		row(w, "answer", *k.ResponseStatus)
+		program.Row(w, "answer", *k.ResponseStatus)
 	}
 	if k.Resource != nil {
-		row(w, "resource", *k.Resource)
+		program.Row(w, "resource", *k.Resource)
 	}
-
 	if k.Status == "completed" {
-		row(w, "first seen", k.FirstSeen)
-		row(w, "expires", k.Expires)
+		program.Row(w, "first seen", k.FirstSeen)
+		program.Row(w, "expires", k.Expires)
 	}
 }

@@ -70,10 +70,10 @@ func must(t *testing.T, env environment, args ...string) string {
 	return stdout
 }
 
-// mustJSON is must with -json, read into v.
+// mustJSON is must with --json, read into v.
 func mustJSON(t *testing.T, v any, env environment, args ...string) {
 	t.Helper()
-	out := must(t, env, append(args, "-json")...)
+	out := must(t, env, append(args, "--json")...)
 	decoder := json.NewDecoder(strings.NewReader(out))
 	if err := decoder.Decode(v); err != nil || decoder.More() {
 		t.Fatalf("oncepay %s: not one JSON value, %v:\n%s", strings.Join(args, " "), err, out)
@@ -93,7 +93,7 @@ func newShop(t *testing.T) *shop {
 	t.Helper()
 	s := &shop{db: testenv.Database(t)}
 	s.owner = owner(s.db.URL)
-	mustJSON(t, &s.seeded, s.owner, "seed", "-tenant", "demo", "-client", "shop", "-currency", "USD", "-accounts", "2", "-fund", "100000")
+	mustJSON(t, &s.seeded, s.owner, "seed", "--tenant", "demo", "--client", "shop", "--currency", "USD", "--accounts", "2", "--fund", "100000")
 	write := s.db.Pool(t, "api_write")
 	processor := &payments.Processor{DB: write, Retention: idempotency.DefaultRetention, Render: httpapi.Render}
 	s.api = httptest.NewServer(httpapi.New(httpapi.Options{
@@ -128,43 +128,60 @@ func TestEveryMistakeIsOneLineAndTouchesNothing(t *testing.T) {
 	t.Parallel()
 	nowhere := environment{"DATABASE_URL": "postgres://127.0.0.1:1/x", "ONCEPAY_URL": "http://127.0.0.1:1", "ONCEPAY_TOKEN": "oncepay_mistyped"}
 	const id = "0198a6de-5c1f-7000-8000-0123456789ab"
-	const pay = "pay -from " + id + " -to " + id + " -amount 1 -currency USD"
+	const pay = "pay --from " + id + " --to " + id + " --amount 1 --currency USD"
+	const wantsAmount = "it must be a whole number of minor units, such as 2500 for 25.00 USD"
+	const wantsCurrency = "it must be an ISO 4217 code in capitals, such as USD"
+	const wantsName = "it must be a name of 1 to 100 characters"
+	const wantsID = "it must be an id such as 0198a6de-5c1f-7000-8000-0123456789ab"
 	for _, c := range []struct{ args, line string }{
-		{"", "no command (oncepay -h shows them)"},
-		{"revoke x", `unknown command "revoke" (oncepay -h shows them)`},
-		{"tenants drop", `unknown command "tenants drop" (oncepay -h shows them)`},
-		{"clients", "clients what? (oncepay -h shows the commands)"},
-		{"outbox -force", "flag provided but not defined: -force (oncepay outbox -h explains it)"},
+		{"", "no command (oncepay -h explains it)"},
+		{"revoke x", `unknown command "revoke" (oncepay -h explains it)`},
+		{"help", `unknown command "help" (oncepay -h explains it)`},
+		{"tenants drop", `unknown command "drop" (oncepay tenants -h explains it)`},
+		{"clients", "no command (oncepay clients -h explains it)"},
+		{"drop --tenant t", `unknown command "drop" (oncepay -h explains it)`},
+		{"completion", "no command (oncepay completion -h explains it)"},
+		{"completion tcsh", `unknown command "tcsh" (oncepay completion -h explains it)`},
+		{"outbox --force", "unknown flag: --force (oncepay outbox -h explains it)"},
+		{"outbox -json", "unknown shorthand flag: 'j' in -json (oncepay outbox -h explains it)"},
+		{"--force", "unknown flag: --force (oncepay -h explains it)"},
 		{"outbox 7", `unexpected argument "7" (oncepay outbox -h explains it)`},
-		{"seed x", `unexpected argument "x" (oncepay seed -h explains it)`},
-		{"tenants create a -json b", `unexpected argument "b" (oncepay tenants create -h explains it)`},
+		{"seed x --tenant t --client c", `unexpected argument "x" (oncepay seed -h explains it)`},
+		{"tenants create a --json b", `unexpected argument "b" (oncepay tenants create -h explains it)`},
 		{"tenants create", "NAME is missing (oncepay tenants create -h explains it)"},
-		{"credentials revoke -json", "CREDENTIAL is missing (oncepay credentials revoke -h explains it)"},
-		{"tenants create ", "NAME must be a name of 1 to 100 characters (oncepay tenants create -h explains it)"},
-		{"credentials list -tenant t", "-client must be a name of 1 to 100 characters (oncepay credentials list -h explains it)"},
-		{"credentials create -tenant t -client c -scopes all", `unknown scope "all": there is accounts:fund`},
-		{"seed -client c", "-tenant must be a name of 1 to 100 characters (oncepay seed -h explains it)"},
-		{"seed -tenant t -client " + strings.Repeat("é", 101), "-client must be a name of 1 to 100 characters (oncepay seed -h explains it)"},
-		{"seed -tenant t -client c -accounts 1", "-accounts needs -currency (oncepay seed -h explains it)"},
-		{"seed -tenant t -client c -currency USD -accounts 10001", "-accounts must be from 0 to 10000 (oncepay seed -h explains it)"},
-		{"seed -tenant t -client c -currency usd", "-currency must be an ISO 4217 code in capitals, such as USD (oncepay seed -h explains it)"},
-		{"seed -tenant t -client c -fund 1", "-fund needs -accounts (oncepay seed -h explains it)"},
-		{"seed -tenant t -client c -currency USD -accounts 1 -fund -1", "-fund must be from 0 to 1000000000000 (oncepay seed -h explains it)"},
-		{"seed -fund 1000.00", `invalid value "1000.00" for flag -fund: it must be a whole number of minor units, such as 2500 for 25.00 USD (oncepay seed -h explains it)`},
-		{"seed -tenant t -client c -credential=false -scopes accounts:fund", "-scopes needs a credential (oncepay seed -h explains it)"},
-		{"seed -tenant t -client c -scopes account:fund", `unknown scope "account:fund": there is accounts:fund`},
-		{"statement 42", "ACCOUNT must be an id such as 0198a6de-5c1f-7000-8000-0123456789ab (oncepay statement -h explains it)"},
-		{"get payment-1", "ID must be an id such as 0198a6de-5c1f-7000-8000-0123456789ab (oncepay get -h explains it)"},
+		{"credentials revoke --json", "CREDENTIAL is missing (oncepay credentials revoke -h explains it)"},
+		{"tenants create ", "NAME: " + wantsName + " (oncepay tenants create -h explains it)"},
+		{"clients create c", `required flag(s) "tenant" not set (oncepay clients create -h explains it)`},
+		{"credentials list --tenant t", `required flag(s) "client" not set (oncepay credentials list -h explains it)`},
+		{"credentials create --tenant t --client c --scopes all", `invalid argument "all" for "--scopes" flag: unknown scope "all": there is accounts:fund (oncepay credentials create -h explains it)`},
+		{"seed --client c", `required flag(s) "tenant" not set (oncepay seed -h explains it)`},
+		{"seed --tenant t --client " + strings.Repeat("é", 101), `invalid argument "` + strings.Repeat("é", 101) + `" for "--client" flag: ` + wantsName + " (oncepay seed -h explains it)"},
+		{"seed --tenant  --client c", `invalid argument "" for "--tenant" flag: ` + wantsName + " (oncepay seed -h explains it)"},
+		{"seed --tenant t --client c --accounts 1", "--accounts needs --currency"},
+		{"seed --tenant t --client c --currency USD --accounts 10001", "--accounts must be from 0 to 10000"},
+		{"seed --tenant t --client c --currency USD --accounts -1", "--accounts must be from 0 to 10000"},
+		{"seed --tenant t --client c --currency usd", `invalid argument "usd" for "--currency" flag: ` + wantsCurrency + " (oncepay seed -h explains it)"},
+		{"seed --tenant t --client c --fund 1", "--fund needs --accounts"},
+		{"seed --tenant t --client c --currency USD --accounts 1 --fund -1", `invalid argument "-1" for "--fund" flag: it must be from 1 to 1000000000000, in minor units (oncepay seed -h explains it)`},
+		{"seed --fund 1000.00", `invalid argument "1000.00" for "--fund" flag: ` + wantsAmount + " (oncepay seed -h explains it)"},
+		{"seed --tenant t --client c --credential=false --scopes accounts:fund", "--scopes needs a credential"},
+		{"seed --tenant t --client c --scopes account:fund", `invalid argument "account:fund" for "--scopes" flag: unknown scope "account:fund": there is accounts:fund (oncepay seed -h explains it)`},
+		{"statement 42", "ACCOUNT: " + wantsID + " (oncepay statement -h explains it)"},
+		{"get payment-1", "ID: " + wantsID + " (oncepay get -h explains it)"},
 		{"key ", "KEY: the Idempotency-Key is invalid: it is empty (oncepay key -h explains it)"},
-		{pay + " -amount 0", "-amount must be from 1 to 1000000000000, in minor units (oncepay pay -h explains it)"},
-		{pay + " -amount 25.00", `invalid value "25.00" for flag -amount: it must be a whole number of minor units, such as 2500 for 25.00 USD (oncepay pay -h explains it)`},
-		{pay + " -amount 0x10", `invalid value "0x10" for flag -amount: it must be a whole number of minor units, such as 2500 for 25.00 USD (oncepay pay -h explains it)`},
-		{pay + " -timeout 5", `invalid value "5" for flag -timeout: it must be a duration, such as 30s or 2m (oncepay pay -h explains it)`},
-		{pay + " -description caf\xe9", "-description and -reference must be UTF-8 (oncepay pay -h explains it)"},
-		{pay + " -reference caf\xe9", "-description and -reference must be UTF-8 (oncepay pay -h explains it)"},
-		{pay + " -currency EURO", "-currency must be an ISO 4217 code in capitals, such as USD (oncepay pay -h explains it)"},
-		{pay + " -timeout 0s", "-timeout must be more than nothing, such as 30s (oncepay pay -h explains it)"},
-		{pay + " -key order\t1", "-key: the Idempotency-Key is invalid: only visible ASCII characters are allowed, no spaces (oncepay pay -h explains it)"},
+		{"pay --from " + id + " --amount 1", `required flag(s) "currency", "to" not set (oncepay pay -h explains it)`},
+		{pay + " --from 7", `invalid argument "7" for "--from" flag: ` + wantsID + " (oncepay pay -h explains it)"},
+		{pay + " --amount 0", `invalid argument "0" for "--amount" flag: it must be from 1 to 1000000000000, in minor units (oncepay pay -h explains it)`},
+		{pay + " --amount 25.00", `invalid argument "25.00" for "--amount" flag: ` + wantsAmount + " (oncepay pay -h explains it)"},
+		{pay + " --amount 0x10", `invalid argument "0x10" for "--amount" flag: ` + wantsAmount + " (oncepay pay -h explains it)"},
+		{pay + " --timeout 5", `invalid argument "5" for "--timeout" flag: it must be a duration, such as 30s or 2m (oncepay pay -h explains it)`},
+		{pay + " --description caf\xe9", `invalid argument "caf\xe9" for "--description" flag: it must be UTF-8 (oncepay pay -h explains it)`},
+		{pay + " --reference caf\xe9", `invalid argument "caf\xe9" for "--reference" flag: it must be UTF-8 (oncepay pay -h explains it)`},
+		{pay + " --currency EURO", `invalid argument "EURO" for "--currency" flag: ` + wantsCurrency + " (oncepay pay -h explains it)"},
+		{pay + " --timeout 0s", `invalid argument "0s" for "--timeout" flag: it must be a duration, such as 30s or 2m (oncepay pay -h explains it)`},
+		{pay + " --key order\t1", `invalid argument "order\t1" for "--key" flag: the Idempotency-Key is invalid: only visible ASCII characters are allowed, no spaces (oncepay pay -h explains it)`},
+		// As of a script whose variable is not set: a new key would pay again.
+		{pay + " --key ", `invalid argument "" for "--key" flag: the Idempotency-Key is invalid: it is empty (oncepay pay -h explains it)`},
 		{pay, "ONCEPAY_TOKEN is no credential: one begins with oncepay_ and has a checksum, so a character is wrong or missing"},
 	} {
 		var args []string
@@ -176,9 +193,8 @@ func TestEveryMistakeIsOneLineAndTouchesNothing(t *testing.T) {
 			t.Errorf("%q: exit %d, %s%s", args, code, stdout, stderr)
 		}
 	}
-	_, stderr, code := oncepay(t, nowhere, "clients", "create", "")
-	if want := "oncepay: -tenant must be a name of 1 to 100 characters (oncepay clients create -h explains it)\n" +
-		"oncepay: NAME must be a name of 1 to 100 characters (oncepay clients create -h explains it)\n"; code != exitFailed || stderr != want {
+	_, stderr, code := oncepay(t, nowhere, "credentials", "list")
+	if want := "oncepay: required flag(s) \"client\", \"tenant\" not set (oncepay credentials list -h explains it)\n"; code != exitFailed || stderr != want {
 		t.Errorf("several problems: exit %d\n%s", code, stderr)
 	}
 }
@@ -191,7 +207,7 @@ func TestAWrongDatabaseIsReportedInOneLineWithin5Seconds(t *testing.T) {
 	}
 	defer silent.Close()
 	commands := [][]string{
-		{"tenants", "list"}, {"seed", "-tenant", "t", "-client", "c"}, {"tenants", "create", "t"}, {"clients", "list", "-tenant", "t"},
+		{"tenants", "list"}, {"seed", "--tenant", "t", "--client", "c"}, {"tenants", "create", "t"}, {"clients", "list", "--tenant", "t"},
 		{"credentials", "revoke", "x"}, {"statement", "0198a6de-5c1f-7000-8000-0123456789ab"}, {"outbox"},
 	}
 	for address, say := range map[string]string{
@@ -221,26 +237,28 @@ func TestAWrongDatabaseIsReportedInOneLineWithin5Seconds(t *testing.T) {
 func TestEveryCommandExplainsItselfWithAnExample(t *testing.T) {
 	t.Parallel()
 	all := must(t, nil, "-h")
-	for _, want := range []string{"Usage: oncepay", "Example", "Exit codes", "DATABASE_URL", "ONCEPAY_TOKEN", "http://127.0.0.1:8080"} {
+	for _, want := range []string{"Usage:\n  oncepay", "Examples:\n", "Exit codes", "DATABASE_URL", "ONCEPAY_TOKEN", "http://127.0.0.1:8080"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("-h lacks %q:\n%s", want, all)
 		}
 	}
-	if group := must(t, nil, "tenants", "--help"); group != all {
-		t.Errorf("tenants --help:\n%s", group)
+	for _, group := range []string{"tenants", "clients", "credentials"} {
+		if out := must(t, nil, group, "--help"); !strings.Contains(out, "Examples:\n  oncepay "+group+" ") || !strings.Contains(all, "\n  "+group) {
+			t.Errorf("%s --help:\n%s", group, out)
+		}
 	}
 	for _, name := range []string{
 		"seed", "tenants list", "tenants create", "clients list", "clients create", "credentials list", "credentials create",
 		"credentials revoke", "statement", "outbox", "pay", "get", "key",
 	} {
 		out := must(t, nil, append(strings.Fields(name), "-h")...)
-		for _, want := range []string{"Usage: oncepay " + name + " ", "Example", "Flags:", "-json"} {
+		for _, want := range []string{"Usage:\n  oncepay " + name + " ", "Examples:\n  oncepay " + name, "Flags:\n", "--json"} {
 			if !strings.Contains(out, want) {
 				t.Errorf("%s -h lacks %q:\n%s", name, want, out)
 			}
 		}
-		if !strings.Contains(all, "\n  "+name+" ") {
-			t.Errorf("-h does not list %s", name)
+		if first := strings.Fields(name)[0]; !strings.Contains(all, "\n  "+first+" ") {
+			t.Errorf("-h does not list %s", first)
 		}
 		if behind := must(t, nil, append(strings.Fields(name), "x", "-h")...); behind != out {
 			t.Errorf("%s x -h:\n%s", name, behind)
@@ -248,16 +266,82 @@ func TestEveryCommandExplainsItselfWithAnExample(t *testing.T) {
 	}
 }
 
+// completeInBash does what Tab does. bash-completion, which may not be installed, would split the line.
+const completeInBash = `
+oncepay() { "$PROGRAM" "$@"; }
+source <(oncepay completion bash)
+_get_comp_words_by_ref() { words=("${COMP_WORDS[@]}") cword=$COMP_CWORD cur=${COMP_WORDS[COMP_CWORD]}; }
+compopt() { :; }
+COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_LINE="$*" COMP_POINT=1000 COMP_TYPE=9
+__start_oncepay
+echo "${COMPREPLY[@]}"`
+
+func TestTabInBashCompletesCommandsAndFlags(t *testing.T) {
+	t.Parallel()
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip("there is no bash")
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for typed, want := range map[string]string{"oncepay st": "statement", "oncepay credentials r": "revoke", "oncepay pay --fr": "--from"} {
+		args := append([]string{"-c", completeInBash, "bash"}, strings.Fields(typed)...)
+		cmd := exec.CommandContext(t.Context(), bash, args...)
+		cmd.Env = append(os.Environ(), "TEST_RUNS_ONCEPAY=1", "PROGRAM="+program)
+		if out, err := cmd.CombinedOutput(); err != nil || strings.TrimSpace(string(out)) != want {
+			t.Errorf("%s: %v, %q instead of %q", typed, err, out, want)
+		}
+	}
+}
+
+func TestShellsCompleteCommandsAndFlags(t *testing.T) {
+	t.Parallel()
+	for _, shell := range []string{"bash", "zsh", "fish"} {
+		script := must(t, nil, "completion", shell)
+		if !strings.Contains(script, "__complete") || !strings.Contains(script, "oncepay") {
+			t.Errorf("%s:\n%s", shell, script)
+		}
+		path, err := exec.LookPath(shell)
+		if err != nil {
+			continue // what follows needs the shell
+		}
+		check := exec.CommandContext(t.Context(), path, "-n")
+		check.Stdin = strings.NewReader(script)
+		if out, err := check.CombinedOutput(); err != nil {
+			t.Errorf("%s cannot read the script: %v\n%s", shell, err, out)
+		}
+	}
+	// What the scripts ask for: no file names, since no argument is one.
+	for typed, want := range map[string]string{
+		"":                    "\npay\tMake a payment, and repeat it until its outcome is known\n",
+		"cl":                  "clients\tShow and create clients, the programs that call the API\n:4\n",
+		"credentials r":       "revoke\tEnd a credential for good: every API process refuses it within 30 seconds\n:4\n",
+		"pay --fr":            "--from\taccount that pays (required)\n:4\n",
+		"statement --js":      "--json\twrite JSON\n:4\n",
+		"get 0198a6de --json": ":4\n",
+	} {
+		stdout, _, code := oncepay(t, nil, append([]string{"__complete"}, strings.Split(typed, " ")...)...)
+		if code != exitDone || !strings.Contains("\n"+stdout, want) {
+			t.Errorf("%q: exit %d, %s", typed, code, stdout)
+		}
+	}
+}
+
 func TestACredentialAmongTheArgumentsIsRefusedAndNeverShown(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{
-		{"key", aCredential}, {"get", aCredential}, {"tenants", "create", "x", aCredential}, {aCredential}, {"outbox", "-" + aCredential},
-		{"pay", "-key", aCredential}, {"pay", "-token=" + aCredential}, {"tenants", aCredential},
-		{"credentials", "revoke", "x", aCredential}, {"credentials", "revoke", "-token=" + aCredential},
+		{"key", aCredential}, {"get", aCredential}, {"tenants", "create", "x", aCredential}, {aCredential}, {"outbox", "--" + aCredential},
+		{"pay", "--key", aCredential}, {"pay", "-token=" + aCredential}, {"tenants", aCredential},
+		{"credentials", "revoke", "x", aCredential}, {"credentials", "revoke", "--token=" + aCredential},
 	} {
 		stdout, stderr, code := oncepay(t, environment{"ONCEPAY_TOKEN": aCredential}, args...)
 		if code != exitFailed || strings.Contains(stdout+stderr, aCredential[25:57]) || strings.Count(stderr, "\n") != 1 {
 			t.Errorf("%q: exit %d, %s%s", args, code, stdout, stderr)
+		}
+		if takesOne := strings.HasPrefix(strings.Join(args, " "), "credentials revoke"); !takesOne && !strings.Contains(stderr, "a credential does not belong among the arguments") {
+			t.Errorf("%q: %s", args, stderr)
 		}
 	}
 }

@@ -2,31 +2,19 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
 
+	"github.com/oncepay/oncepay/internal/outbox"
+	"github.com/oncepay/oncepay/internal/program"
 	"github.com/oncepay/oncepay/internal/relay"
 )
-
-const outboxUsage = `Usage: oncepay outbox [flags]
-
-Shows what is still to be sent, where each relay stands, and what may hold it up. It changes nothing.
-
-  backlog     ids above the cursor; an upper bound, since ids that were rolled back count as well
-  stragglers  events below the cursor that committed late and are still to be sent
-  writer      the oldest transaction that has written: its own events wait for it, no others do
-  refused     events that Kafka will not take and nobody has decided on: relay dead-letters -h
-  parked      aggregates that wait behind them; all others flow
-  partitions  days ahead for which there is one (7 is right), and rows by the planner's estimate
-
-Examples:
-  oncepay outbox
-  watch oncepay outbox
-`
 
 // outboxView is the outbox as an operator sees it.
 type outboxView struct {
@@ -57,42 +45,54 @@ type writer struct {
 	AgeSeconds  float64 `json:"age_seconds"`
 }
 
+// partitions are those of the outbox, one for each UTC day.
 type partitions struct {
-	DaysAhead int         `json:"days_ahead"`
-	List      []partition `json:"list"`
+	Kept      int    `json:"kept"`
+	Oldest    string `json:"oldest"` // day; empty without any
+	DaysAhead int    `json:"days_ahead"`
 }
 
-type partition struct {
-	Name string `json:"name"`
-	Rows *int64 `json:"rows_estimate"` // nil: never analysed
-}
+func (o operator) outbox() *cobra.Command {
+	return &cobra.Command{
+		Use:   "outbox",
+		Short: "Show what is still to be sent, where each relay stands, and what holds it up",
+		Long: `Shows what is still to be sent, where each relay stands, and what may hold it up. It changes
+nothing.
 
-func (c *call) outbox(ctx context.Context, args []string) error {
-	f := newFlags("outbox", outboxUsage)
-	if _, err := f.parse(c, args); err != nil {
-		return err
+  backlog     ids above the cursor; an upper bound, since ids that were rolled back count as well
+  stragglers  events below the cursor that committed late and are still to be sent
+  writer      the oldest transaction that has written: its own events wait for it, no others do
+  refused     events that Kafka will not take and nobody has decided on: relay dead-letters -h
+  parked      aggregates that wait behind them; all others flow
+  partitions  one for each UTC day that is kept, and for the days ahead (7 is right)`,
+		Example: "  oncepay outbox\n  watch oncepay outbox",
+		GroupID: asOperator,
+		RunE: func(c *cobra.Command, _ []string) error {
+			v, err := o.readOutbox(c.Context())
+			if err != nil {
+				return err
+			}
+
+			return program.Show(c, v, v.print)
+		},
 	}
+}
 
-	conn, err := c.connect(ctx)
+func (o operator) readOutbox(ctx context.Context) (v outboxView, err error) {
+	db, err := o.open(ctx)
 	if err != nil {
-		return err
+		return v, err
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
+	defer db.Close()
 
 	// One snapshot, so that cursors, writer and partitions belong together.
-	var v outboxView
-	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
-	if err := pgx.BeginTxFunc(ctx, conn, snapshot, func(tx pgx.Tx) error {
+	if err := pgx.BeginTxFunc(ctx, db, looks, func(tx pgx.Tx) error {
 		return v.read(ctx, tx)
 	}); err != nil {
-		return err
+		return v, err
 	}
 
-	if err := v.measure(ctx, conn); err != nil {
-		return err
-	}
-
-	return c.show(f, v, v.print)
+	return v, v.measure(ctx, db)
 }
 
 // Without the role pg_read_all_stats other roles' transactions are silently invisible.
@@ -108,9 +108,11 @@ SELECT pid, application_name, state, extract(epoch FROM clock_timestamp() - bega
 ORDER BY began LIMIT 1`
 
 const readPartitions = `
-SELECT c.relname, nullif(c.reltuples, -1)::bigint,
-       c.relname ~ '_[0-9]{8}$' AND to_date(right(c.relname, 8), 'YYYYMMDD') > (now() AT TIME ZONE 'utc')::date
-FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = 'outbox_events'::regclass ORDER BY c.relname`
+SELECT count(*), coalesce(min(day)::text, ''),
+       count(*) FILTER (WHERE day > (now() AT TIME ZONE 'utc')::date)
+FROM (SELECT to_date(right(c.relname, 8), 'YYYYMMDD') AS day
+      FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+      WHERE i.inhparent = 'outbox_events'::regclass AND c.relname ~ '_[0-9]{8}$') d`
 
 func (v *outboxView) read(ctx context.Context, tx pgx.Tx) (err error) {
 	cursors, err := relay.Cursors(ctx, tx)
@@ -118,12 +120,8 @@ func (v *outboxView) read(ctx context.Context, tx pgx.Tx) (err error) {
 		return err
 	}
 
+	v.Relays = []relayView{} // not null in JSON
 	for _, c := range cursors {
-		// Times are shown in UTC, wherever this runs.
-		c.MovedAt = c.MovedAt.UTC()
-		if c.LeaseUntil != nil {
-			*c.LeaseUntil = c.LeaseUntil.UTC()
-		}
 		v.Relays = append(v.Relays, relayView{Cursor: c})
 	}
 
@@ -131,38 +129,22 @@ func (v *outboxView) read(ctx context.Context, tx pgx.Tx) (err error) {
 		return fmt.Errorf("read privileges: %w", err)
 	}
 
-	rows, _ := tx.Query(ctx, readWriter) // CollectRows returns its error, here and below
-	writers, err := pgx.CollectRows(rows, pgx.RowToAddrOfStructByPos[writer])
-	if err != nil {
+	rows, _ := tx.Query(ctx, readWriter) // CollectExactlyOneRow returns its error
+	v.Writer, err = pgx.CollectExactlyOneRow(rows, pgx.RowToAddrOfStructByPos[writer])
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return fmt.Errorf("read transactions: %w", err)
 	}
-	if len(writers) > 0 {
-		v.Writer = writers[0]
-	}
 
-	rows, _ = tx.Query(ctx, readPartitions)
-	v.Partitions.List, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (p partition, err error) {
-		var ahead bool
-		err = row.Scan(&p.Name, &p.Rows, &ahead)
-		if ahead {
-			v.Partitions.DaysAhead++
-		}
-		return p, err
-	})
-	if err != nil {
+	// From the catalog, so that it is right when partitions can no longer be made.
+	p := &v.Partitions
+	if err := tx.QueryRow(ctx, readPartitions).Scan(&p.Kept, &p.Oldest, &p.DaysAhead); err != nil {
 		return fmt.Errorf("read partitions: %w", err)
 	}
 	return nil
 }
 
 // measure determines the backlogs just as the relay's own metrics do.
-func (v *outboxView) measure(ctx context.Context, conn *pgx.Conn) error {
-	pool, err := openPool(ctx, conn)
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-
+func (v *outboxView) measure(ctx context.Context, pool *pgxpool.Pool) (err error) {
 	if len(v.Relays) == 0 {
 		v.Backlog, err = v.backlogOf(ctx, pool, "") // of a relay that has read nothing
 		return err
@@ -193,9 +175,9 @@ func (v *outboxView) backlogOf(
 func (v outboxView) print(w io.Writer) {
 	if len(v.Relays) == 0 {
 		fmt.Fprintln(w, "no relay has run here yet")
-		row(w, "backlog", v.Backlog.Events, v.Backlog.oldest())
+		program.Row(w, "backlog", v.Backlog.Events, v.Backlog.oldest())
 	} else {
-		row(w, "RELAY", "BACKLOG", "OLDEST", "STRAGGLERS", "CURSOR",
+		program.Row(w, "RELAY", "BACKLOG", "OLDEST", "STRAGGLERS", "CURSOR",
 			"MOVED", "LEADER", "LEASE", "FENCING")
 	}
 	for _, r := range v.Relays {
@@ -203,34 +185,40 @@ func (v outboxView) print(w io.Writer) {
 		if !r.Leads {
 			leader = "NOBODY"
 		}
-		row(w, r.Relay, r.Backlog.Events, r.Backlog.oldest(), r.Stragglers, r.LastID,
+		program.Row(w, r.Relay, r.Backlog.Events, r.Backlog.oldest(), r.Stragglers, r.LastID,
 			r.MovedAt, leader, r.LeaseUntil, r.FencingToken)
 	}
 
 	fmt.Fprintln(w)
-	// Without pg_read_all_stats "none" would be a guess.
-	switch {
-	case !v.Writers:
-		row(w, "oldest writer", "not to be seen: this login lacks pg_read_all_stats")
-	case v.Writer == nil:
-		row(w, "oldest writer", "none")
-	default:
-		row(w, "oldest writer", seconds(v.Writer.AgeSeconds), v.Writer.Application,
-			v.Writer.State, fmt.Sprintf("pid %d", v.Writer.PID))
+	v.printWriter(w)
+
+	// Where a number asks for something, say what.
+	refused, ahead := fmt.Sprint(v.Refused), fmt.Sprint(v.Partitions.DaysAhead)
+	if v.Refused > 0 {
+		refused += " (decide with relay dead-letters)"
+	}
+	if v.Partitions.DaysAhead < outbox.DaysAhead {
+		ahead += fmt.Sprintf(" of %d: is a relay running?", outbox.DaysAhead)
 	}
 
-	row(w, "refused", v.Refused)
-	row(w, "parked", v.Parked)
-	row(w, "days ahead", v.Partitions.DaysAhead)
+	program.Row(w, "refused", refused)
+	program.Row(w, "parked", v.Parked)
+	program.Row(w, "partitions", v.Partitions.Kept, "oldest "+v.Partitions.Oldest)
+	program.Row(w, "days ahead", ahead)
+}
 
-	fmt.Fprintln(w)
-	row(w, "PARTITION", "ROWS")
-	for _, p := range v.Partitions.List {
-		if p.Rows == nil {
-			row(w, p.Name, "not analysed yet")
-			continue
-		}
-		row(w, p.Name, fmt.Sprintf("about %d", *p.Rows))
+func (v outboxView) printWriter(w io.Writer) {
+	switch o := v.Writer; {
+	case !v.Writers: // "none" would be a guess
+		program.Row(w, "oldest writer", "not to be seen: this login lacks pg_read_all_stats")
+	case o == nil:
+		program.Row(w, "oldest writer", "none")
+	case o.PID == 0:
+		program.Row(w, "oldest writer", seconds(o.AgeSeconds), o.Application,
+			"prepared, in no session")
+	default:
+		program.Row(w, "oldest writer", seconds(o.AgeSeconds), o.Application, o.State,
+			fmt.Sprintf("pid %d", o.PID))
 	}
 }
 

@@ -9,34 +9,25 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
 
 	"github.com/oncepay/oncepay/internal/credentials"
 	"github.com/oncepay/oncepay/internal/payments"
+	"github.com/oncepay/oncepay/internal/program"
 )
-
-const seedUsage = `Usage: oncepay seed -tenant name -client name [flags]
-
-Makes what is missing of: the tenant, the client, the system account of the currency, and customer accounts named
-"seed 1", "seed 2" and so on, each funded by a payment from the system account. A new credential is made each time; its
-token is shown this once and stored nowhere. Amounts are in minor units: 100000 is 1000.00 USD.
-
-Examples:
-  oncepay seed -tenant demo -client shop
-  oncepay seed -tenant demo -client shop -scopes accounts:fund -currency USD -accounts 2 -fund 100000 -json
-  oncepay seed -tenant demo -client shop -currency EUR -accounts 10 -credential=false
-`
 
 // plan is what the flags of seed ask for.
 type plan struct {
-	tenant, client string
-	credential     bool
-	scopes         []string
-	currency       string // empty: no accounts
-	accounts       int
-	fund           int64
+	clientName
+	credential bool
+	scopes     []string
+	currency   string // empty: no accounts
+	accounts   int
+	fund       int64
 }
 
-// seeded is the result, and the form of -json.
+// seeded is the result, and the form of --json.
 type seeded struct {
 	TenantID      uuid.UUID          `json:"tenant_id"`
 	ClientID      uuid.UUID          `json:"client_id"`
@@ -47,75 +38,93 @@ type seeded struct {
 	Accounts      []payments.Account `json:"accounts"`
 }
 
-func (c *call) seed(ctx context.Context, args []string) error {
-	f := newFlags("seed", seedUsage)
-	p, err := c.parsePlan(f, args)
-	if err != nil {
-		return err
+func (o operator) seed() *cobra.Command {
+	seed := &cobra.Command{
+		Use:   "seed",
+		Short: "Create a tenant, a client, a credential and funded accounts, what is missing of them",
+		Long: `Creates what is missing of: the tenant, the client, the system account of the currency, and
+customer accounts named "seed 1", "seed 2" and so on, each funded by a payment from the system
+account. A new credential is made each time; its token is shown this once and stored nowhere.
+Amounts are in minor units: 100000 is 1000.00 USD.`,
+		Example: `  oncepay seed --tenant demo --client shop
+  oncepay seed --tenant demo --client shop --currency USD --accounts 2 --fund 100000 --json
+  oncepay seed --tenant demo --client shop --currency EUR --accounts 10 --credential=false`,
+		GroupID: asOperator,
 	}
 
-	conn, err := c.connect(ctx)
-	if err != nil {
-		return err
+	var p plan
+	p.flags(seed)
+	scopesFlag(seed, &p.scopes)
+	program.Flag(seed, &p.currency, "currency", "CODE", "ISO 4217 code of the accounts",
+		parseCurrency)
+	program.Flag(seed, &p.fund, "fund", "AMOUNT",
+		"minor units that each account without a payment gets", parseAmount)
+
+	f := seed.Flags()
+	f.IntVar(&p.accounts, "accounts", 0, "customer accounts there should be, up to 10000")
+	f.BoolVar(&p.credential, "credential", true, "make a credential")
+
+	seed.RunE = func(c *cobra.Command, _ []string) error {
+		if err := p.check(); err != nil {
+			return err
+		}
+
+		s, err := o.makeMissing(c.Context(), p)
+		if err != nil {
+			return err
+		}
+		return program.Show(c, s, func(w io.Writer) { s.print(w, p) })
 	}
-	defer conn.Close(context.WithoutCancel(ctx))
+	return seed
+}
+
+// check looks at the flags together, before anything is touched.
+func (p plan) check() error {
+	switch {
+	case p.accounts < 0 || p.accounts > 10_000:
+		return errors.New("--accounts must be from 0 to 10000")
+	case p.accounts > 0 && p.currency == "":
+		return errors.New("--accounts needs --currency")
+	case p.fund > 0 && p.accounts == 0:
+		return errors.New("--fund needs --accounts")
+	case len(p.scopes) > 0 && !p.credential:
+		return errors.New("--scopes needs a credential")
+	}
+	return nil
+}
+
+// makeMissing makes what the plan asks for and the database lacks.
+func (o operator) makeMissing(ctx context.Context, p plan) (s seeded, err error) {
+	db, err := o.open(ctx)
+	if err != nil {
+		return s, err
+	}
+	defer db.Close()
 
 	// Two seeds at once would both find an account missing. The lock goes with the connection.
-	if _, err := conn.Exec(ctx, `SELECT pg_advisory_lock(hashtextextended('oncepay seed', 0))`); err != nil {
-		return fmt.Errorf("wait for another seed: %w", err)
+	lock, err := db.Acquire(ctx)
+	if err != nil {
+		return s, fmt.Errorf("wait for another seed: %w", err)
+	}
+	defer lock.Release()
+
+	if _, err := lock.Exec(ctx, `SELECT pg_advisory_lock(hashtextextended('oncepay seed', 0))`); err != nil {
+		return s, fmt.Errorf("wait for another seed: %w", err)
 	}
 
-	var s seeded
-	if err := s.findOrCreateClient(ctx, conn, p); err != nil {
-		return err
+	if err := s.findOrCreateClient(ctx, db, p); err != nil {
+		return s, err
 	}
-
-	if err := s.openAccounts(ctx, conn, p); err != nil {
-		return err
+	if err := s.openAccounts(ctx, db, p); err != nil {
+		return s, err
 	}
-
 	// Last, so that no later failure loses the token.
-	if err := s.createCredential(ctx, conn, p); err != nil {
-		return err
-	}
-
-	return c.show(f, s, func(w io.Writer) { s.print(w, p) })
+	return s, s.createCredential(ctx, db, p)
 }
 
-// parsePlan reads and checks the flags before anything is touched. It reports all problems
-// together.
-func (c *call) parsePlan(f *flags, args []string) (plan, error) {
-	var p plan
-	tenant, client := f.tenant(), f.client()
-	f.BoolVar(&p.credential, "credential", true, "make a credential")
-	scopes := f.scopes()
-	f.StringVar(&p.currency, "currency", "", "ISO 4217 `code` of the accounts")
-	f.IntVar(&p.accounts, "accounts", 0, "`number` of customer accounts there should be, up to 10000")
-	f.amount(&p.fund, "fund", "`amount` in minor units that each account without a payment gets")
-	if _, err := f.parse(c, args); err != nil {
-		return plan{}, err
-	}
-
-	p.tenant, p.client = *tenant, *client
-
-	check := checks{flags: f}
-	check.name("-tenant", p.tenant)
-	check.name("-client", p.client)
-	check.that(p.currency == "" || payments.KnownCurrency(p.currency),
-		"-currency must be an ISO 4217 code in capitals, such as USD")
-	check.that(p.accounts >= 0 && p.accounts <= 10_000, "-accounts must be from 0 to 10000")
-	check.that(p.accounts == 0 || p.currency != "", "-accounts needs -currency")
-	check.that(p.fund >= 0 && p.fund <= payments.MaxAmount,
-		fmt.Sprintf("-fund must be from 0 to %d", int64(payments.MaxAmount)))
-	check.that(p.fund == 0 || p.accounts > 0, "-fund needs -accounts")
-	check.that(*scopes == "" || p.credential, "-scopes needs a credential")
-	p.scopes = check.scopes(*scopes)
-	return p, check.err()
-}
-
-func (s *seeded) findOrCreateClient(ctx context.Context, conn *pgx.Conn, p plan) error {
+func (s *seeded) findOrCreateClient(ctx context.Context, db *pgxpool.Pool, p plan) error {
 	// One transaction: no tenant without its client is left behind.
-	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) (err error) {
+	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) (err error) {
 		s.TenantID, err = credentials.FindTenant(ctx, tx, p.tenant)
 		if errors.Is(err, credentials.ErrNotFound) {
 			s.TenantID, err = credentials.CreateTenant(ctx, tx, p.tenant)
@@ -132,11 +141,11 @@ func (s *seeded) findOrCreateClient(ctx context.Context, conn *pgx.Conn, p plan)
 	})
 }
 
-func (s *seeded) createCredential(ctx context.Context, conn *pgx.Conn, p plan) error {
+func (s *seeded) createCredential(ctx context.Context, db *pgxpool.Pool, p plan) error {
 	if !p.credential {
 		return nil
 	}
-	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+	return pgx.BeginFunc(ctx, db, func(tx pgx.Tx) error {
 		token, err := credentials.Create(ctx, tx, s.ClientID, p.scopes)
 		s.CredentialID, s.Token, s.Scopes = token.ID(), token.Reveal(), p.scopes
 		return err
@@ -144,18 +153,18 @@ func (s *seeded) createCredential(ctx context.Context, conn *pgx.Conn, p plan) e
 }
 
 func (s *seeded) print(w io.Writer, p plan) {
-	row(w, "tenant", s.TenantID, p.tenant)
-	row(w, "client", s.ClientID, p.client)
+	program.Row(w, "tenant", s.TenantID, p.tenant)
+	program.Row(w, "client", s.ClientID, p.client)
 
 	if a := s.SystemAccount; a != nil {
-		row(w, "system account", a.ID, money(a.BalanceMinor, a.Currency))
+		program.Row(w, "system account", a.ID, money(a.BalanceMinor, a.Currency))
 	}
 	for _, a := range s.Accounts {
-		row(w, "account", a.ID, money(a.BalanceMinor, a.Currency), a.Name)
+		program.Row(w, "account", a.ID, money(a.BalanceMinor, a.Currency), a.Name)
 	}
 
 	if s.Token != "" {
-		row(w, "credential", s.CredentialID, strings.Join(s.Scopes, ","))
+		program.Row(w, "credential", s.CredentialID, strings.Join(s.Scopes, ","))
 		fmt.Fprintf(w, "\nThe token, shown this once:\n%s\n", s.Token)
 	}
 }

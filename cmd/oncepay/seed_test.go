@@ -18,9 +18,9 @@ import (
 func TestSeedMakesWhatIsMissingAndTheBooksBalance(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
-	args := []string{"seed", "-tenant", "demo", "-client", "shop", "-currency", "USD", "-fund", "100000", "-json"}
+	args := []string{"seed", "--tenant", "demo", "--client", "shop", "--currency", "USD", "--fund", "100000", "--json"}
 
-	first := seedJSON(t, db.URL, append(args, "-accounts", "2", "-scopes", credentials.ScopeFund)...)
+	first := seedJSON(t, db.URL, append(args, "--accounts", "2", "--scopes", credentials.ScopeFund)...)
 	if len(first.Accounts) != 2 || first.SystemAccount == nil || first.SystemAccount.BalanceMinor != -200_000 {
 		t.Fatalf("first: %+v", first)
 	}
@@ -36,7 +36,7 @@ func TestSeedMakesWhatIsMissingAndTheBooksBalance(t *testing.T) {
 		t.Errorf("token: %v (-want +got):\n%s", err, diff)
 	}
 
-	second := seedJSON(t, db.URL, append(args, "-accounts", "3", "-credential=false")...)
+	second := seedJSON(t, db.URL, append(args, "--accounts", "3", "--credential=false")...)
 	if second.Token != "" || second.CredentialID != "" {
 		t.Errorf("a credential was made: %+v", second)
 	}
@@ -47,7 +47,7 @@ func TestSeedMakesWhatIsMissingAndTheBooksBalance(t *testing.T) {
 		t.Errorf("accounts (-first +second):\n%s\n%+v", diff, second)
 	}
 
-	third := seedJSON(t, db.URL, "seed", "-tenant", "demo", "-client", "shop", "-json")
+	third := seedJSON(t, db.URL, "seed", "--tenant", "demo", "--client", "shop", "--json")
 	if third.Token == "" || third.CredentialID == first.CredentialID || third.ClientID != first.ClientID {
 		t.Errorf("rotation: %+v", third)
 	}
@@ -57,9 +57,9 @@ func TestSeedMakesWhatIsMissingAndTheBooksBalance(t *testing.T) {
 func TestSeedGoesOnWhereAnEarlierOneWasInterrupted(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
-	args := []string{"seed", "-tenant", "demo", "-client", "shop", "-currency", "JPY", "-accounts", "2", "-json"}
+	args := []string{"seed", "--tenant", "demo", "--client", "shop", "--currency", "JPY", "--accounts", "2", "--json"}
 	before := seedJSON(t, db.URL, args...) // opened, not funded
-	after := seedJSON(t, db.URL, append(args, "-fund", "5")...)
+	after := seedJSON(t, db.URL, append(args, "--fund", "5")...)
 	for i, a := range after.Accounts {
 		if a.ID != before.Accounts[i].ID || a.BalanceMinor != 5 {
 			t.Errorf("%+v, before %+v", a, before.Accounts[i])
@@ -72,7 +72,7 @@ func TestSeedGoesOnWhereAnEarlierOneWasInterrupted(t *testing.T) {
 func TestSeedWaitsForLockedSystemAccount(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
-	args := []string{"seed", "-tenant", "demo", "-client", "shop", "-currency", "USD", "-accounts", "2", "-json"}
+	args := []string{"seed", "--tenant", "demo", "--client", "shop", "--currency", "USD", "--accounts", "2", "--json"}
 	seedJSON(t, db.URL, args...)
 	tx, err := db.Pool(t, "").Begin(t.Context())
 	if err != nil {
@@ -83,7 +83,7 @@ func TestSeedWaitsForLockedSystemAccount(t *testing.T) {
 	}
 	time.AfterFunc(time.Second, func() { _ = tx.Rollback(context.Background()) })
 
-	for _, a := range seedJSON(t, db.URL, append(args, "-fund", "5")...).Accounts {
+	for _, a := range seedJSON(t, db.URL, append(args, "--fund", "5")...).Accounts {
 		if a.BalanceMinor != 5 {
 			t.Errorf("%+v", a)
 		}
@@ -97,7 +97,7 @@ func TestSeedsAtOnceMakeEverythingOnce(t *testing.T) {
 	codes := make(chan string, 4)
 	for range cap(codes) {
 		go func() {
-			_, stderr, _ := oncepay(t, owner(db.URL), "seed", "-tenant", "demo", "-client", "shop", "-currency", "USD", "-accounts", "5", "-fund", "1")
+			_, stderr, _ := oncepay(t, owner(db.URL), "seed", "--tenant", "demo", "--client", "shop", "--currency", "USD", "--accounts", "5", "--fund", "1")
 			codes <- stderr
 		}()
 	}
@@ -112,7 +112,7 @@ func TestSeedsAtOnceMakeEverythingOnce(t *testing.T) {
 func TestSeedHandlesMoreAccountsThanOneTransactionTakes(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
-	s := seedJSON(t, db.URL, "seed", "-tenant", "demo", "-client", "shop", "-currency", "KWD", "-accounts", "1001", "-fund", "7", "-json")
+	s := seedJSON(t, db.URL, "seed", "--tenant", "demo", "--client", "shop", "--currency", "KWD", "--accounts", "1001", "--fund", "7", "--json")
 	if len(s.Accounts) != 1001 || s.Accounts[1000].Name != "seed 1001" || s.SystemAccount.BalanceMinor != -7007 {
 		t.Errorf("%d accounts, system %+v", len(s.Accounts), s.SystemAccount)
 	}
@@ -122,7 +122,7 @@ func TestSeedHandlesMoreAccountsThanOneTransactionTakes(t *testing.T) {
 func TestSeedAsTextShowsTheTokenOnceAndOnlyThere(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
-	text := must(t, owner(db.URL), "seed", "-tenant", "demo", "-client", "shop", "-currency", "USD", "-accounts", "1", "-fund", "250")
+	text := must(t, owner(db.URL), "seed", "--tenant", "demo", "--client", "shop", "--currency", "USD", "--accounts", "1", "--fund", "250")
 	found := regexp.MustCompile(`oncepay_\w+`).FindAllString(text, -1)
 	if len(found) != 1 || !strings.Contains(text, "250 USD") || !strings.Contains(text, "-250 USD") {
 		t.Fatalf("text:\n%s", text)

@@ -9,23 +9,11 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
 
 	"github.com/oncepay/oncepay/internal/payments"
+	"github.com/oncepay/oncepay/internal/program"
 )
-
-const statementUsage = `Usage: oncepay statement [flags] ACCOUNT
-
-Shows an account by UTC day: how many payments the consumer has counted and what they took and brought, beside the same sums
-of the ledger itself, and the ledger's balance at the end of the day. Where they differ it says so: the consumer counts
-events, so it lags behind a little. If it still differs when nothing is on its way, something is wrong.
-
-Exit codes: 0 here it is, whether they agree or not, since the consumer may lag: a script reads "agrees" in -json; 1 it could
-not be read.
-
-Examples:
-  oncepay statement 0198a6de-5c1f-7000-8000-0123456789ab
-  oncepay statement -json 0198a6de-5c1f-7000-8000-0123456789ab
-`
 
 // statement is an account as seen by consumer and ledger.
 type statement struct {
@@ -49,28 +37,29 @@ type sums struct {
 	CreditsMinor int64 `json:"credits_minor"`
 }
 
-func (c *call) statement(ctx context.Context, args []string) error {
-	f := newFlags("statement", statementUsage)
-	found, err := f.parse(c, args, "ACCOUNT")
-	if err != nil {
-		return err
+func (o operator) statement() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "statement ACCOUNT",
+		Short: "Show an account by day: what the consumer counted beside what the ledger holds",
+		Long: `Shows an account by UTC day: how many payments the consumer has counted and what they took and
+brought, beside the same sums of the ledger itself, and the ledger's balance at the end of the day.
+Where they differ it says so: the consumer counts events, so it lags behind a little. If it still
+differs when nothing is on its way, something is wrong.
+
+Exit codes: 0 here it is, whether they agree or not, since the consumer may lag: a script reads
+"agrees" in --json; 1 it could not be read.`,
+		Example: "  oncepay statement 0198a6de-5c1f-7000-8000-0123456789ab\n" +
+			"  oncepay statement 0198a6de-5c1f-7000-8000-0123456789ab --json",
+		GroupID: asOperator,
 	}
 
-	check := checks{flags: f}
-	id := check.id("ACCOUNT", found[0])
-	if err := check.err(); err != nil {
-		return err
-	}
+	var id uuid.UUID
+	program.Argument(c, &id, parseID)
 
-	var s statement
-	if err := c.look(ctx, func(tx pgx.Tx) (err error) {
-		s, err = readStatement(ctx, tx, id)
-		return err
-	}); err != nil {
-		return err
-	}
-
-	return c.show(f, s, s.print)
+	c.RunE = runs(o, looks, func(ctx context.Context, tx pgx.Tx) (statement, error) {
+		return readStatement(ctx, tx, id)
+	}, printStatement)
+	return c
 }
 
 const readAccount = `
@@ -103,8 +92,8 @@ func readStatement(ctx context.Context, tx pgx.Tx, id uuid.UUID) (statement, err
 	if err != nil {
 		return statement{}, fmt.Errorf("read account: %w", err)
 	}
-	a.CreatedAt = a.CreatedAt.UTC()
 
+	// Days that the consumer counted and the ledger lacks are among them, and the reverse.
 	rows, err := tx.Query(ctx, readDays, id)
 	if err != nil {
 		return statement{}, fmt.Errorf("read statement: %w", err)
@@ -136,18 +125,27 @@ func (s statement) entered() int64 {
 	return s.Days[len(s.Days)-1].BalanceMinor
 }
 
-func (s statement) print(w io.Writer) {
+func printStatement(w io.Writer, s statement) {
 	a := s.Account
-	row(w, "account", a.ID, a.Kind, a.Name)
-	row(w, "balance", money(a.BalanceMinor, a.Currency))
+	program.Row(w, "account", a.ID, a.Kind, a.Name)
+	program.Row(w, "balance", money(a.BalanceMinor, a.Currency))
 
+	// Without a payment there may still be a balance, which is wrong then.
 	if len(s.Days) == 0 {
-		row(w, "no payment yet")
-		return
+		program.Row(w, "no payment yet")
+	} else {
+		s.printDays(w)
 	}
+	if entered := s.entered(); entered != a.BalanceMinor {
+		fmt.Fprintf(w, "\nTHE BOOKS ARE WRONG: the balance is %d, the entries add up to %d.\n",
+			a.BalanceMinor, entered)
+	}
+}
 
+func (s statement) printDays(w io.Writer) {
 	fmt.Fprintln(w)
-	row(w, "DAY", "COUNTED", "DEBITS", "CREDITS", "LEDGER", "DEBITS", "CREDITS", "BALANCE", "")
+	program.Row(w, "DAY", "CONSUMER", "DEBITS", "CREDITS",
+		"LEDGER", "DEBITS", "CREDITS", "BALANCE", "")
 
 	differ := 0
 	for _, d := range s.Days {
@@ -156,17 +154,16 @@ func (s statement) print(w io.Writer) {
 			note = "differs"
 			differ++
 		}
-		row(w, d.Day, d.Statement.Payments, d.Statement.DebitsMinor, d.Statement.CreditsMinor,
+		program.Row(w, d.Day,
+			d.Statement.Payments, d.Statement.DebitsMinor, d.Statement.CreditsMinor,
 			d.Ledger.Payments, d.Ledger.DebitsMinor, d.Ledger.CreditsMinor, d.BalanceMinor, note)
 	}
 
-	if differ > 0 {
-		fmt.Fprintf(w,
-			"\nConsumer and ledger differ on %d of %d days: the consumer lags, see oncepay outbox, or it counted wrong.\n",
-			differ, len(s.Days))
+	// Say it either way: silence could mean that nothing was compared.
+	if differ == 0 {
+		fmt.Fprintln(w, "\nConsumer and ledger agree on every day.")
+		return
 	}
-	if entered := s.entered(); entered != a.BalanceMinor {
-		fmt.Fprintf(w, "\nTHE BOOKS ARE WRONG: the balance is %d, the entries add up to %d.\n",
-			a.BalanceMinor, entered)
-	}
+	fmt.Fprintf(w, "\nConsumer and ledger differ on %d of %d days: "+
+		"the consumer lags, see oncepay outbox, or it counted wrong.\n", differ, len(s.Days))
 }

@@ -6,50 +6,25 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/spf13/cobra"
 
 	"github.com/oncepay/oncepay/internal/credentials"
+	"github.com/oncepay/oncepay/internal/program"
 )
 
-const listTenantsUsage = `Usage: oncepay tenants list [flags]
-
-Shows all tenants by name, and how many clients each has.
-
-Examples:
-  oncepay tenants list
-  oncepay tenants list -json
-`
-
-func (c *call) listTenants(ctx context.Context, args []string) error {
-	f := newFlags("tenants list", listTenantsUsage)
-	if _, err := f.parse(c, args); err != nil {
-		return err
+func (o operator) listTenants() *cobra.Command {
+	return &cobra.Command{
+		Use:     "list",
+		Short:   "Show all tenants by name, and how many clients each has",
+		Example: "  oncepay tenants list\n  oncepay tenants list --json",
+		RunE: runs(o, looks, credentials.ListTenants, func(w io.Writer, all []credentials.Tenant) {
+			program.Row(w, "TENANT", "NAME", "CLIENTS", "CREATED")
+			for _, t := range all {
+				program.Row(w, t.ID, t.Name, t.Clients, t.CreatedAt)
+			}
+		}),
 	}
-
-	var tenants []credentials.Tenant
-	err := c.look(ctx, func(tx pgx.Tx) (err error) {
-		tenants, err = credentials.ListTenants(ctx, tx)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-
-	return c.show(f, tenants, func(w io.Writer) {
-		row(w, "TENANT", "NAME", "CLIENTS", "CREATED")
-		for _, t := range tenants {
-			row(w, t.ID, t.Name, t.Clients, t.CreatedAt)
-		}
-	})
 }
-
-const createTenantUsage = `Usage: oncepay tenants create [flags] NAME
-
-Creates a tenant: who owns accounts and money. Its name must be new.
-
-Examples:
-  oncepay tenants create acme
-  oncepay tenants create "Acme Ltd" -json
-`
 
 // named is a new tenant or client.
 type named struct {
@@ -57,27 +32,21 @@ type named struct {
 	Name string    `json:"name"`
 }
 
-func (c *call) createTenant(ctx context.Context, args []string) error {
-	f := newFlags("tenants create", createTenantUsage)
-	found, err := f.parse(c, args, "NAME")
-	if err != nil {
-		return err
+func (o operator) createTenant() *cobra.Command {
+	c := &cobra.Command{
+		Use:     "create NAME",
+		Short:   "Create a tenant; its name must be new",
+		Example: "  oncepay tenants create acme\n  oncepay tenants create \"Acme Ltd\" --json",
 	}
 
-	made := named{Name: found[0]}
-	check := checks{flags: f}
-	check.name("NAME", made.Name)
-	if err := check.err(); err != nil {
-		return err
-	}
+	var name string
+	program.Argument(c, &name, parseName)
 
-	err = c.change(ctx, func(tx pgx.Tx) (err error) {
-		made.ID, err = credentials.CreateTenant(ctx, tx, made.Name)
-		return err
+	c.RunE = runs(o, changes, func(ctx context.Context, tx pgx.Tx) (named, error) {
+		id, err := credentials.CreateTenant(ctx, tx, name)
+		return named{id, name}, err
+	}, func(w io.Writer, made named) {
+		program.Row(w, "tenant", made.ID, made.Name)
 	})
-	if err != nil {
-		return err
-	}
-
-	return c.show(f, made, func(w io.Writer) { row(w, "tenant", made.ID, made.Name) })
+	return c
 }

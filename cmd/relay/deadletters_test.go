@@ -74,21 +74,24 @@ func (d desk) state(t *testing.T, relay string, id int64) (state, note string) {
 func TestListShowsRefusedEventsThatWait(t *testing.T) {
 	t.Parallel()
 	d := newDesk(t)
-	const waits = "7 parked payments/b payment.completed: too large; 2 of its aggregate wait\n"
+	const title = "ID  STATE    EVENT              AGGREGATE   OTHERS  REASON\n"
 	for _, c := range []struct{ args, want string }{
-		{"list", waits},
-		{"list -all", "3 skipped payments/a payment.completed: too large; 0 of its aggregate wait\n" + waits},
+		{"list", strings.Replace(title, "STATE    ", "STATE   ", 1) +
+			"7   parked  payment.completed  payments/b  1       too large\n"},
+		{"list --all", title +
+			"3   skipped  payment.completed  payments/a  0       too large\n" +
+			"7   parked   payment.completed  payments/b  1       too large\n"},
 	} {
 		if diff := cmp.Diff(c.want, d.must(t, strings.Fields(c.args)...)); diff != "" {
 			t.Errorf("%s (-want +got):\n%s", c.args, diff)
 		}
 	}
 	d.env["RELAY_NAME"] = "other"
-	if got := d.must(t, "list"); !strings.HasPrefix(got, "9 parked accounts/c ") || strings.Count(got, "\n") != 1 {
+	if got := d.must(t, "list"); !strings.Contains(got, "\n9   parked  account.opened  accounts/c  0       invalid\n") || strings.Count(got, "\n") != 2 {
 		t.Errorf("of another relay: %s", got)
 	}
 	d.env["RELAY_NAME"] = "third"
-	if list, all, inJSON := d.must(t, "list"), d.must(t, "list", "-all"), d.must(t, "list", "-json"); list != "no refused event waits\n" || all != "no event was refused\n" || inJSON != "[]\n" {
+	if list, all, inJSON := d.must(t, "list"), d.must(t, "list", "--all"), d.must(t, "list", "--json"); list != "no refused event waits\n" || all != "no event was refused\n" || inJSON != "[]\n" {
 		t.Errorf("of a relay that was never refused anything: %q, %q, %q", list, all, inJSON)
 	}
 }
@@ -105,7 +108,7 @@ func TestDeadLettersAsJSONWithoutPayload(t *testing.T) {
 	for _, c := range []struct {
 		args string
 		into any
-	}{{"list -json", &listed}, {"list -json -all", &all}, {"show 7", &shown}} {
+	}{{"list --json", &listed}, {"list --json --all", &all}, {"show 7", &shown}} {
 		out := d.must(t, strings.Fields(c.args)...)
 		if err := json.Unmarshal([]byte(out), c.into); err != nil {
 			t.Fatalf("%s: %v\n%s", c.args, err, out)
@@ -120,7 +123,7 @@ func TestDeadLettersAsJSONWithoutPayload(t *testing.T) {
 	if len(all) != 2 || all[0].Note != "ticket 1" {
 		t.Errorf("those of the past: %+v", all)
 	}
-	if got := d.must(t, "show", "-payload", "7"); got != secretPayload {
+	if got := d.must(t, "show", "7", "--payload"); got != secretPayload {
 		t.Errorf("payload %q, want %q", got, secretPayload)
 	}
 	if got := d.must(t, "show", "3"); !strings.Contains(got, `"note": "ticket 1"`) {
@@ -137,9 +140,10 @@ func TestRetryAndSkipDecideOnce(t *testing.T) {
 			t.Errorf("%d of %s: %s, %q", id, relay, state, note)
 		}
 	}
-	for _, id := range []string{"3", "8", "9", "1000"} { // was decided on, was not refused itself, is another relay's, is none
-		for _, args := range [][]string{{"retry", id}, {"skip", "-reason", "x", id}} {
-			if stdout, stderr, code := d.run(args...); code != 1 || stdout != "" || stderr != "relay: no refused event with this id waits for a decision\n" {
+	const none, decided = "no event with this id was refused", "no refused event with this id waits for a decision (its state was skipped)"
+	for id, line := range map[string]string{"3": decided, "8": none, "9": none, "1000": none} { // was decided on, was not refused itself, is another relay's, is none
+		for _, args := range [][]string{{"retry", id}, {"skip", "--reason", "x", id}} {
+			if stdout, stderr, code := d.run(args...); code != 1 || stdout != "" || stderr != "relay: "+line+"\n" {
 				t.Errorf("%q: exit %d, %s%s", args, code, stdout, stderr)
 			}
 		}
@@ -147,46 +151,56 @@ func TestRetryAndSkipDecideOnce(t *testing.T) {
 	check("main", 3, "skipped", "ticket 1")
 	check("main", 8, "parked", "")
 	check("other", 9, "parked", "")
-	if out := d.must(t, "retry", "7"); out != "" {
-		t.Errorf("retry says %q", out)
+	const released = "released event 7 (payment.completed of payments/b): it is sent again, within a second if a relay runs\n" +
+		"other events of its aggregate that wait: 1\nwhat came of it: relay dead-letters show 7\n"
+	if diff := cmp.Diff(released, d.must(t, "retry", "7")); diff != "" {
+		t.Errorf("retry (-want +got):\n%s", diff)
 	}
 	check("main", 7, "retry", "")
-	if _, _, code := d.run("skip", "-reason", "x", "7"); code != 1 {
+	if _, _, code := d.run("skip", "--reason", "x", "7"); code != 1 {
 		t.Error("skipped what was to be sent again")
 	}
 	check("main", 7, "retry", "")
 	d.env["RELAY_NAME"] = "other"
-	d.must(t, "skip", "-reason", "sent by hand, ticket 4711", "9")
+	const gaveUp = "gave up event 9 (account.opened of accounts/c) for good; the reason is kept with it\nother events of its aggregate that waited: 0\n"
+	if diff := cmp.Diff(gaveUp, d.must(t, "skip", "--reason", "sent by hand, ticket 4711", "9")); diff != "" {
+		t.Errorf("skip (-want +got):\n%s", diff)
+	}
 	check("other", 9, "skipped", "sent by hand, ticket 4711")
 }
 
 func TestDeadLetterMistakesTouchNothing(t *testing.T) {
 	t.Parallel()
 	nowhere := desk{env: map[string]string{"DATABASE_URL": "postgres://u:hunter2@127.0.0.1:1/x", "KAFKA_BROKERS": "127.0.0.1:1"}}
-	const help = ": see relay dead-letters -h"
+	help := func(command string) string { return " (relay dead-letters" + command + " -h explains it)" }
 	for _, c := range []struct{ args, line string }{
-		{"drop 7", `unknown argument "drop"` + help},
-		{"list 7", `unknown argument "7"` + help},
-		{"list -force", "flag provided but not defined: -force" + help},
-		{"list -payload", "flag provided but not defined: -payload" + help},
-		{"show", "show takes the ID of one dead letter, after its flags" + help},
-		{"show 7 -payload", "show takes the ID of one dead letter, after its flags" + help},
-		{"retry 7 8", "retry takes the ID of one dead letter, after its flags" + help},
-		{"retry -reason x 7", "flag provided but not defined: -reason" + help},
+		{"", "no command" + help("")},
+		{"drop 7", `unknown command "drop"` + help("")},
+		{"drop --reason x 7", `unknown command "drop"` + help("")},
+		{"list 7", `unexpected argument "7"` + help(" list")},
+		{"list --force", "unknown flag: --force" + help(" list")},
+		{"list --payload", "unknown flag: --payload" + help(" list")},
+		{"show", "ID is missing" + help(" show")},
+		{"retry 7 8", `unexpected argument "8"` + help(" retry")},
+		{"retry --reason x 7", "unknown flag: --reason" + help(" retry")},
 		{"retry seven", "the ID must be a number shown by relay dead-letters list"},
 		{"retry 0", "the ID must be a number shown by relay dead-letters list"},
 		{"show 99999999999999999999", "the ID must be a number shown by relay dead-letters list"},
-		{"skip 7", "skip needs -reason: it is kept with the event"},
-		{"skip -reason  7", "skip needs -reason: it is kept with the event"},
-		{"skip -reason", "flag needs an argument: -reason" + help},
-		{"skip -reason x", "skip takes the ID of one dead letter, after its flags" + help},
+		{"skip 7", `required flag(s) "reason" not set` + help(" skip")},
+		{"skip --reason  7", `invalid argument "" for "--reason" flag: it is kept with the event, and must not be empty` + help(" skip")},
+		{"skip --reason", "flag needs an argument: --reason" + help(" skip")},
+		{"skip --reason x", "ID is missing" + help(" skip")},
 	} {
-		stdout, stderr, code := nowhere.run(strings.Split(c.args, " ")...)
+		var args []string
+		if c.args != "" {
+			args = strings.Split(c.args, " ")
+		}
+		stdout, stderr, code := nowhere.run(args...)
 		if code != 1 || stdout != "" || stderr != "relay: "+c.line+"\n" {
 			t.Errorf("%q: exit %d, %s%s", c.args, code, stdout, stderr)
 		}
 	}
-	for args, line := range map[string]string{"list": "open the database: ", "show 7": "open the database: ", "skip -reason x 7": "open the database: "} {
+	for args, line := range map[string]string{"list": "open the database: ", "show 7": "open the database: ", "skip --reason x 7": "open the database: "} {
 		if stdout, stderr, code := nowhere.run(strings.Fields(args)...); code != 1 || stdout != "" || !strings.HasPrefix(stderr, "relay: "+line) ||
 			strings.Count(stderr, "\n") != 1 || strings.Contains(stderr, "hunter2") {
 			t.Errorf("%q where nobody answers: exit %d, %s%s", args, code, stdout, stderr)
@@ -196,7 +210,7 @@ func TestDeadLetterMistakesTouchNothing(t *testing.T) {
 		t.Errorf("without variables: exit %d, %s", code, stderr)
 	}
 	d := newDesk(t)
-	for _, args := range []string{"show 8", "show 9", "show -payload 9"} { // one that only waits; one of another relay
+	for _, args := range []string{"show 8", "show 9", "show --payload 9"} { // one that only waits; one of another relay
 		if stdout, stderr, code := d.run(strings.Fields(args)...); code != 1 || stdout != "" || stderr != "relay: no event with this id was refused\n" {
 			t.Errorf("%s: exit %d, %s%s", args, code, stdout, stderr)
 		}
@@ -205,7 +219,7 @@ func TestDeadLetterMistakesTouchNothing(t *testing.T) {
 
 func TestHelpOnDeadLettersHasExamples(t *testing.T) {
 	t.Parallel()
-	for _, args := range []string{"", "-h", "--help", "list -h", "skip -help", "retry --help", "show -h"} {
+	for _, args := range []string{"-h", "--help", "list -h", "skip --help", "retry --help", "show -h", "show 7 -h"} {
 		stdout, stderr, code := (desk{}).run(strings.Fields(args)...)
 		if code != 0 || stderr != "" || !strings.Contains(stdout, "Examples:\n  relay dead-letters ") || !strings.Contains(stdout, "RELAY_NAME") {
 			t.Errorf("%q: exit %d, %s%s", args, code, stdout, stderr)

@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/oncepay/oncepay/internal/config"
@@ -27,14 +28,13 @@ func main() {
 }
 
 var command = program.Program{
-	Name:    "relay",
-	About:   "relay reads the outbox of Postgres into Kafka, and keeps the daily partitions of outbox and idempotency keys.",
-	Usage:   config.Usage("relay"),
-	Example: "DATABASE_URL=postgres://relay:secret@localhost:5432/oncepay KAFKA_BROKERS=localhost:9092 relay",
-	Run:     run,
-	Commands: map[string]program.Command{
-		"dead-letters": {About: "lists the events that Kafka refused, and decides on them: see relay dead-letters -h", Run: deadLetters.Run},
-	},
+	Name:  "relay",
+	About: "relay reads the outbox of Postgres into Kafka, and keeps the daily partitions of outbox and idempotency keys.",
+	Usage: config.Usage("relay"),
+	Example: "  DATABASE_URL=postgres://relay:secret@localhost:5432/oncepay KAFKA_BROKERS=localhost:9092 relay\n" +
+		"  relay dead-letters list",
+	Run:      run,
+	Commands: []func(func(string) string) *cobra.Command{deadLetters.Command},
 	Probe: func(getenv func(string) string) (string, error) {
 		cfg, err := config.LoadRelay(getenv)
 		return cfg.AdminAddr, err

@@ -1,5 +1,6 @@
-// Package program is what every long-running program of this module does around its run function:
-// flags, signals, clear errors, exit codes, and the health check of a container without a shell.
+// Package program is what every program of this module does around its work: help and flags,
+// signals, clear errors, exit codes, tables and JSON. For those that run for long it is also the
+// health check of a container without a shell.
 package program
 
 import (
@@ -7,15 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
-	"os"
-	"os/signal"
-	"slices"
-	"strings"
-	"syscall"
 	"time"
+
+	"github.com/spf13/cobra"
 )
 
 // Program is one program of the service.
@@ -23,76 +20,47 @@ type Program struct {
 	Name    string // of the binary
 	About   string // one or two sentences for -h
 	Usage   string // its variables, for -h
-	Example string // a command line, for -h
+	Example string // command lines for -h, indented by two spaces
 
 	// Run is the program. It returns when ctx ends and everything it accepted is finished. Its error is
 	// shown to the operator, one line per problem.
 	Run func(ctx context.Context, getenv func(string) string, stderr io.Writer) error
-	// Commands are what else it can do, by their first argument.
-	Commands map[string]Command
+	// Commands make what else it can do.
+	Commands []func(getenv func(string) string) *cobra.Command
 	// Probe returns the address that serves /readyz.
 	Probe func(getenv func(string) string) (addr string, err error)
 }
 
-// Command does something once and returns.
-type Command struct {
-	About string // for -h
-	Run   func(ctx context.Context, args []string, getenv func(string) string, stdout io.Writer) error
-}
-
 // Main runs p with its command-line arguments and returns the exit code: 0, or 1 after printing one
 // line per problem.
-//
-// SIGINT and SIGTERM end ctx, so that Run drains. A second one ends the process at once.
 func Main(p Program, args []string, getenv func(string) string, stdout, stderr io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	context.AfterFunc(ctx, stop) // after the first signal, the next one has its default effect
-
-	var err error
-	switch {
-	case len(args) == 0:
-		err = p.Run(ctx, getenv, stderr)
-	case len(args) == 1 && (args[0] == "-h" || args[0] == "-help" || args[0] == "--help"):
-		fmt.Fprint(stdout, p.help())
-	case len(args) == 1 && args[0] == "health":
-		err = p.health(ctx, getenv)
-	case p.Commands[args[0]].Run != nil:
-		err = p.Commands[args[0]].Run(ctx, args[1:], getenv, stdout)
-	default:
-		err = fmt.Errorf("unknown argument %q: see %s -h", args[0], p.Name)
-	}
-	if err == nil {
-		return 0
+	root := &cobra.Command{
+		Use: p.Name,
+		Long: p.About + "\n\nWithout a command it runs until SIGINT or SIGTERM, then finishes " +
+			"accepted work; a second signal quits.\n\nVariables:\n" + p.Usage,
+		Example: p.Example + "\n  " + p.Name + " health",
+		RunE: func(c *cobra.Command, _ []string) error {
+			return p.Run(c.Context(), getenv, stderr)
+		},
 	}
 
-	// Errors that were found together are joined by newlines.
-	for line := range strings.Lines(strings.TrimSpace(err.Error())) {
-		fmt.Fprintf(stderr, "%s: %s\n", p.Name, strings.TrimSpace(line))
+	// A container without a shell has nothing else to ask with.
+	root.AddCommand(&cobra.Command{
+		Use:     "health",
+		Short:   "Ask a running " + p.Name + " whether it is ready: exit code 0 if so, else 1",
+		Example: "  " + p.Name + " health",
+		RunE:    func(c *cobra.Command, _ []string) error { return p.health(c.Context(), getenv) },
+	})
+
+	for _, command := range p.Commands {
+		root.AddCommand(command(getenv))
 	}
-	return 1
-}
 
-func (p Program) help() string {
-	return fmt.Sprintf(`%s
-
-Usage:
-  %[2]s           run until SIGINT or SIGTERM, then finish accepted work; a second signal quits
-  %[2]s health    ask a running %[2]s whether it is ready: exit code 0 if so, else 1
-  %[2]s -h        print this text
-%[5]s
-Variables:
-%[3]s
-Example:
-  %[4]s
-`, p.About, p.Name, p.Usage, p.Example, p.commands())
-}
-
-func (p Program) commands() (lines string) {
-	for _, name := range slices.Sorted(maps.Keys(p.Commands)) {
-		lines += fmt.Sprintf("  %s %s    %s\n", p.Name, name, p.Commands[name].About)
+	if err := Execute(context.Background(), root, args, stdout, stderr); err != nil {
+		Complain(stderr, p.Name, err)
+		return 1
 	}
-	return lines
+	return 0
 }
 
 // health asks the instance that runs with the same environment whether it is ready.

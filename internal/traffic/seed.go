@@ -27,8 +27,8 @@ const (
 // SeedArgs returns the arguments that make oncepay create a client of that name.
 func SeedArgs(name string) []string {
 	return []string{
-		"seed", "-tenant", "demo", "-client", name, "-currency", "USD",
-		"-accounts", Accounts, "-fund", funds, "-json",
+		"seed", "--tenant", "demo", "--client", name, "--currency", "USD",
+		"--accounts", Accounts, "--fund", funds, "--json",
 	}
 }
 

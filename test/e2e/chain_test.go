@@ -96,7 +96,7 @@ func newChainWith(t *testing.T, set func(*chain)) *chain {
 		}
 	}
 	c.owner = c.db.Pool(t, "")
-	seed := exec.Command(filepath.Join(c.dir, "oncepay"), "seed", "-tenant", "e2e", "-client", "shop", "-currency", "USD", "-accounts", "2", "-fund", "1000000", "-json")
+	seed := exec.Command(filepath.Join(c.dir, "oncepay"), "seed", "--tenant", "e2e", "--client", "shop", "--currency", "USD", "--accounts", "2", "--fund", "1000000", "--json")
 	seed.Env = []string{"DATABASE_URL=" + c.db.URL}
 	out, err := seed.Output()
 	if err != nil {

@@ -14,7 +14,7 @@ func TestCtrlCDuringAPaymentLeavesTheKeyAndTheRepeatPays(t *testing.T) {
 	t.Parallel()
 	c := newChain(t)
 	pay := func(address string, more ...string) *exec.Cmd {
-		args := []string{"pay", "-from", c.Accounts[0].ID.String(), "-to", c.Accounts[1].ID.String(), "-amount", "2500", "-currency", "USD"}
+		args := []string{"pay", "--from", c.Accounts[0].ID.String(), "--to", c.Accounts[1].ID.String(), "--amount", "2500", "--currency", "USD"}
 		cmd := exec.CommandContext(t.Context(), filepath.Join(c.dir, "oncepay"), append(args, more...)...)
 		cmd.Env = []string{"ONCEPAY_URL=http://" + address, "ONCEPAY_TOKEN=" + c.Token}
 		return cmd
@@ -47,7 +47,7 @@ func TestCtrlCDuringAPaymentLeavesTheKeyAndTheRepeatPays(t *testing.T) {
 	}
 
 	for range 2 { // it was never sent, then it is paid; the second time it is a repeat
-		if out, err := pay(c.api.Addr, "-key", key).CombinedOutput(); err != nil {
+		if out, err := pay(c.api.Addr, "--key", key).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
 	}

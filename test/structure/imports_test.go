@@ -26,6 +26,7 @@ const (
 	uuid = "github.com/google/uuid"
 	otel = "go.opentelemetry.io"
 	prom = "github.com/prometheus"
+	cli  = "github.com/spf13"
 )
 
 // table says what each package may import; .golangci.yaml repeats it for the editor. A package that is not in it has no
@@ -49,8 +50,8 @@ var table = map[string]rule{
 	"internal/kafkalogin": {[]string{"internal/config"}, []string{kgo}},
 	"internal/telemetry":  {nil, []string{otel, prom}},
 	"internal/postgres":   {nil, []string{pgx}},
-	"internal/program":    {nil, []string{}},
-	"internal/process":    {nil, []string{}},
+	"internal/program":    {nil, []string{pgx, cli}},
+	"internal/child":      {nil, []string{}},
 	"internal/client":     {nil, []string{}},
 	"internal/invariant":  {nil, []string{pgx, uuid, kgo}},
 	"internal/traffic":    {[]string{"internal/client", "internal/invariant", "internal/outbox"}, []string{pgx, uuid, kgo, "golang.org/x/sync"}},
@@ -62,7 +63,7 @@ var table = map[string]rule{
 	"cmd/relay":           {[]string{"internal/*", "migrations"}, nil},
 	"cmd/consumer":        {[]string{"internal/*", "migrations"}, nil},
 	"cmd/migrate":         {[]string{"internal/*", "migrations"}, nil},
-	"cmd/oncepay":         {[]string{"internal/*", "migrations"}, []string{pgx, uuid}},
+	"cmd/oncepay":         {[]string{"internal/*", "migrations"}, []string{pgx, uuid, cli}},
 	"cmd/demo":            {[]string{"internal/*", "migrations"}, nil},
 	"examples/minimal": {
 		[]string{"internal/idempotency", "internal/outbox", "internal/relay", "internal/relay/kafka"},
