@@ -60,13 +60,16 @@ echo "compose: oncepay shows the payment, its key, the statement and the outbox,
 # What README and runbook tell a reader to type, as it is written there.
 documented() { # documented BEGINNING prints the command that begins so, on one line
   sed -e :a -e '/\\$/{N;s/ *\\\n */ /;ba' -e '}' README.md docs/operating.md |
-    awk -v beginning="$1" '{ sub(/^[ `]+/, "") } index($0, beginning) == 1 { sub(/`.*/, ""); print; exit }' | grep . || fail "no document has $1"
+    awk -v beginning="$1" '{ sub(/^ +/, "") } index($0, beginning) == 1 && !found++ { print }' | grep . || fail "no document has $1"
 }
 in_kafka() { docker compose exec -T kafka sh -c "PATH=\$PATH:/opt/kafka/bin KAFKA=localhost:9092; $1"; }
-prints() { # prints PATTERN COMMAND… says whether a command prints such a line
-  local pattern=$1 out
+prints() { # prints PATTERN COMMAND… repeats a command up to three times until it prints such a line
+  local pattern=$1 out=
   shift
-  out=$("$@") && grep -q "$pattern" <<<"$out" || fail "$* does not print $pattern: $out"
+  for _ in 1 2 3; do
+    out=$("$@") && grep -q "$pattern" <<<"$out" && return
+  done
+  fail "$* does not print $pattern: $out"
 }
 from_here() { docker run --rm --network host postgres:17 sh -c "$1"; } # this machine may have no psql
 shopt -s expand_aliases
