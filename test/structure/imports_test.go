@@ -51,7 +51,7 @@ var table = map[string]rule{
 	"internal/telemetry":  {nil, []string{otel, prom}},
 	"internal/postgres":   {nil, []string{pgx}},
 	"internal/program":    {nil, []string{pgx, cli}},
-	"internal/child":      {nil, []string{}},
+	"internal/process":    {nil, []string{}},
 	"internal/client":     {nil, []string{}},
 	"internal/invariant":  {nil, []string{pgx, uuid, kgo}},
 	"internal/traffic":    {[]string{"internal/client", "internal/invariant", "internal/outbox"}, []string{pgx, uuid, kgo, "golang.org/x/sync"}},

@@ -15,8 +15,8 @@ import (
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/procfs"
 
-	"github.com/oncepay/oncepay/internal/process"
 	"github.com/oncepay/oncepay/internal/embedded"
+	"github.com/oncepay/oncepay/internal/process"
 	"github.com/oncepay/oncepay/tools/rig"
 )
 

@@ -18,8 +18,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	dto "github.com/prometheus/client_model/go"
 
-	"github.com/oncepay/oncepay/internal/process"
 	"github.com/oncepay/oncepay/internal/embedded"
+	"github.com/oncepay/oncepay/internal/process"
 	"github.com/oncepay/oncepay/tools/rig"
 )
 

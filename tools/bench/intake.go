@@ -17,8 +17,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/oncepay/oncepay/internal/process"
 	"github.com/oncepay/oncepay/internal/invariant"
+	"github.com/oncepay/oncepay/internal/process"
 	"github.com/oncepay/oncepay/internal/traffic"
 	"github.com/oncepay/oncepay/tools/rig"
 )

@@ -22,7 +22,7 @@ type instance struct {
 	env  []string
 
 	process atomic.Pointer[process.Process] // nil: not running
-	killed  atomic.Bool                   // by us
+	killed  atomic.Bool                     // by us
 
 	mu    sync.Mutex
 	ended []string // what it said when it ended by itself
