@@ -167,7 +167,12 @@ func (t *term) renew(ctx context.Context) error {
 func (t *term) move(ctx context.Context, p Position) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.put(ctx, max(t.remaining(), t.lease/3), p)
+	err := t.put(ctx, max(t.remaining(), t.lease/3), p)
+	if err == nil {
+		t.at = p
+	}
+
+	return err
 }
 
 func (t *term) put(ctx context.Context, limit time.Duration, p Position) error {
@@ -177,7 +182,6 @@ func (t *term) put(ctx context.Context, limit time.Duration, p Position) error {
 		t.relay, t.token, t.holder, t.at.Batches, t.identity.Timeline, t.lease,
 		p.Batches, p.Last, p.Seen, p.ChunkAfter, p.ChunkSeen)
 	if err == nil {
-		t.at = p
 		t.renewed.Store(&begun)
 	}
 
