@@ -141,8 +141,8 @@ const (
 // seed opens accounts in the database that is copied.
 func (b *intakeBench) seed(ctx context.Context, name string, accounts int) (traffic.Seed, error) {
 	return rig.Seed(ctx, b.dir, b.owner(template), []string{
-		"seed", "-tenant", name, "-client", "load", "-currency", "USD",
-		"-accounts", strconv.Itoa(accounts), "-fund", funds, "-json",
+		"seed", "--tenant", name, "--client", "load", "--currency", "USD",
+		"--accounts", strconv.Itoa(accounts), "--fund", funds, "--json",
 	})
 }
 
