@@ -36,7 +36,8 @@ func (s *server) post(route string, decode decoder) handler {
 			c.header.Set("Preference-Applied", "wait="+strconv.Itoa(int(wait.Seconds())))
 		}
 
-		// From here on the client may be gone: what was received is done, and answered to a repeat.
+		// From here on the client may be gone; serve.go has detached the context. What was received
+		// is done, and answered to a repeat.
 		r := s.request(c, route, command, canonical)
 		answer, err := s.submit(c.Context(), r, wait)
 		if answer.State != 0 {

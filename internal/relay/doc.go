@@ -13,26 +13,28 @@
 // Relays of one name share a cursor. One leads, by a lease in the cursor's row; the others poll.
 //
 //	         lease is free         progress is read         ctx ends
-//	standby ---------------> opening ------------> leading ---------> draining ---> end
+//	standby ---------------> opening ------------> leading ---------> finishing --> end
 //	   ^                        |                     |
 //	   +------------------------+---------------------+
-//	   an error, a lost lease or released dead letters end the term, after draining
+//	   an error, a lost lease or released dead letters end the term, after finishing
 //
 // Standby (elect in lease.go) takes a lease that was given back or has run out, and raises the
-// fencing token. Every write of the term names the token, its holder, and the cursor's last place.
+// fencing token. Every write of the term names the token and its holder; a move also names the
+// cursor's last place.
 //
 // Opening (leader.open, progress.go) makes the Publisher, which fences earlier ones as far as the
-// broker can, and reads how far the last term really came.
+// broker can, reads how far the last term really came, and sends dead letters that were released.
 //
 // Leading (leader.run) moves batches. A heartbeat renews the lease when a third of it has passed.
 //
-// Draining (leader.finish) moves the cursor behind all that is acknowledged and gives the lease back.
+// Finishing (leader.finish) moves the cursor behind all that is acknowledged and gives the lease back.
 //
 // # One batch
 //
 //	read     a goroutine reads behind the cursor, one batch ahead       (batch.go, cursor.go)
 //	split    events of parked aggregates become dead letters            (send.go, deadletter.go)
-//	publish  the others go to the broker, and progress with them        (send.go, Publisher)
+//	publish  the others go to the broker; with exactly-once progress    (send.go, Publisher)
+//	         goes with them, else once a second
 //	ack      the broker has the batch; a crash now repeats it           (leader.publish)
 //	move     the cursor follows; small batches share a move             (leader.startMove)
 //
@@ -50,12 +52,16 @@
 // # When something fails
 //
 //	the relay dies after reading        nothing happened; the next leader reads the same batch
-//	it dies after sending               the batch is sent again under the same event ids, or, with
-//	                                    exactly-once, the next term begins behind it
-//	it is frozen beyond its lease       another relay leads; the late one moves nothing and stands by
+//	it dies after sending               the next term begins behind the progress that was kept and
+//	                                    sends the rest again, under the same event ids; with
+//	                                    exactly-once nothing is left to send again
+//	it is frozen beyond its lease       another relay leads; the late one finds that out before its
+//	                                    next batch. If it froze while it sent one, that arrives late
+//	                                    and again, under its ids; it moves nothing and stands by
 //	broker or database is away          the relay waits, with jitter and without limit
 //	a topic is missing or forbidden     the same; OnError gets a TopicError
-//	a topic's partitions changed        the same, with a PartitionsError in it; or it drains
+//	a topic's partitions changed        the same, with a PartitionsError in it; or the term drains
+//	                                    first (RELAY_PARTITION_CHANGE)
 //	the broker refuses an event         its aggregate is parked until an operator decides
 //	a failover that lost nothing        the relay goes on where it was
 //	a pooler goes to a promoted standby the next read ends the term, before any of it is sent

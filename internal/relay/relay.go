@@ -47,7 +47,7 @@ const (
 	watchPoll      = time.Second            // how soon a leader sees what an operator has released
 	openTimeout    = 5 * time.Second        // or the lease, if that is longer
 	publishTimeout = 30 * time.Second       // then step down: another relay may reach the broker
-	settleTimeout  = 5 * time.Second        // how long draining may take
+	settleTimeout  = 5 * time.Second        // how long finishing may take
 	maxBackoff     = 5 * time.Second
 )
 

@@ -12,8 +12,7 @@ import (
 )
 
 const (
-	// How often progress is kept with at-least-once. The next term only uses it to check the
-	// database.
+	// How often progress is kept with at-least-once. The next term sends again what came after it.
 	keepEvery = time.Second
 	// How many records from the end progress is looked for first. Failed terms leave a few marks
 	// behind it.
