@@ -42,7 +42,7 @@ func TestRepeatsAreCountedAndAllowedUpToWhatKillsExplain(t *testing.T) {
 	}
 }
 
-func TestWhatAProducerAbortedIsNotSeenAndMarkersEndNoScanEarlyOrLate(t *testing.T) {
+func TestScanSkipsAbortedAndPassesMarkers(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.load(t)

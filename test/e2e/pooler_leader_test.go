@@ -25,7 +25,7 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-func TestThroughPgBouncerARelayThatEndsHandsOverLongBeforeItsLeaseRunsOut(t *testing.T) {
+func TestPgBouncerRelayHandsOverAtItsEnd(t *testing.T) {
 	t.Parallel()
 	r := newRelays(t, "1m")
 	first := r.start()
@@ -47,7 +47,7 @@ func TestThroughPgBouncerARelayThatIsKilledIsReplaced(t *testing.T) {
 	r.everythingArrived()
 }
 
-func TestThroughPgBouncerARelayThatWasStoppedForTooLongIsFencedAndStandsBy(t *testing.T) {
+func TestPgBouncerStoppedRelayIsFenced(t *testing.T) {
 	t.Parallel()
 	r := newRelays(t, "1s")
 	first := r.start()

@@ -17,7 +17,7 @@ import (
 	"github.com/oncepay/oncepay/test/pgproxy"
 )
 
-func TestThroughPgBouncerAPaymentIsAnsweredOncePublishedAndInTheStatements(t *testing.T) {
+func TestPgBouncerPaymentReachesStatementsOnce(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
 	b := newPgBouncer(t, db, db.URL)
@@ -73,7 +73,7 @@ func TestThroughPgBouncerAPaymentIsAnsweredOncePublishedAndInTheStatements(t *te
 	}
 }
 
-func TestThroughPgBouncerAPaymentWhoseCommitWasNotAnsweredIsMadeOnce(t *testing.T) {
+func TestPgBouncerUnansweredCommitPaysOnce(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
 	var lost atomic.Int64
@@ -109,7 +109,7 @@ func TestThroughPgBouncerAPaymentWhoseCommitWasNotAnsweredIsMadeOnce(t *testing.
 	c.statementsMatchTheLedger()
 }
 
-func TestThroughPgBouncerAClaimEndsWithItsTransactionAndNotWithItsSession(t *testing.T) {
+func TestPgBouncerClaimEndsWithTransaction(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
 	pool := newPgBouncer(t, db, db.URL).Pool("api_write", 4)

@@ -79,7 +79,7 @@ func TestARelayThatIsToldToEndHandsOverAtOnce(t *testing.T) {
 	})
 }
 
-func TestALeaderThatWasStoppedForLongerThanItsLeaseIsFencedAndStandsBy(t *testing.T) {
+func TestLeaderStoppedBeyondItsLeaseIsFenced(t *testing.T) {
 	forEachDelivery(t, "1s", func(t *testing.T, r *relays) {
 		first := r.start()
 		r.leads(first)

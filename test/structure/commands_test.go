@@ -26,7 +26,7 @@ var ranBy = map[string]string{
 	"curl -d item=book -H 'Idempotency-Key: order-1' http://$HTTP_ADDR/orders":                      "examples/minimal/main_test.go:TestMinimal",
 	"git -C ../oncepay diff COMMIT main -- internal/idempotency ':!*_test.go' | git apply --reject": "test/structure/copyout_test.go:TestREADMEFollowsFixes",
 	"export ONCEPAY_TOKEN=oncepay_…":                                                                programs,
-	"DATABASE_URL=postgres://relay:…@10.0.0.6:6432/oncepay?default_query_exec_mode=cache_describe":  "test/e2e/pooler_test.go:TestThroughPgBouncerAPaymentIsAnsweredOncePublishedAndInTheStatements",
+	"DATABASE_URL=postgres://relay:…@10.0.0.6:6432/oncepay?default_query_exec_mode=cache_describe":  "test/e2e/pooler_test.go:TestPgBouncerPaymentReachesStatementsOnce",
 }
 
 const (
