@@ -243,7 +243,10 @@ func (c *Consumer) handle(ctx context.Context, tx pgx.Tx, events []Event) (err e
 			c.Log.ErrorContext(ctx, "handler panicked", "panic", v, "stack", string(debug.Stack()))
 			err = fmt.Errorf("panic: %v", v)
 		}
-		if err != nil && sqlState(err) == "" && tx.Conn().IsClosed() {
+		switch lost := sqlState(err) == "" && tx.Conn().IsClosed(); {
+		case lost && err == nil: // it ignored the error
+			err = errBroken
+		case lost:
 			err = fmt.Errorf("%w: %w", errBroken, err)
 		}
 	}()

@@ -71,7 +71,8 @@
 //	a handler fails for an event              its partition waits for the tries, then it is a dead
 //	                                          letter and its aggregate is parked
 //	a record is no CloudEvent                 a dead letter at once
-//	a handler ignores a failed statement      the event's failure, as if it had returned the error
+//	a handler ignores a failed statement      the event's failure, as if it had returned the error,
+//	                                          a lost connection included
 //	killed after a letter, before the offset  delivered again and found among the letters
 //	a handler fails for every event           20 dead letters, then the partitions wait; the log says
 //	                                          so, and a newer program goes on

@@ -54,42 +54,49 @@ func TestHandlerSpoilsItsTransaction(t *testing.T) {
 // A query that crashes its backend would do so for ever, and stop everybody.
 func TestEventBreaksItsConnection(t *testing.T) {
 	t.Parallel()
-	d := newDesk(t, testenv.Brokers(t), 1)
-	c := d.consumer(t)
-	c.Handle = func(ctx context.Context, tx pgx.Tx, events []inbox.Event) error {
-		for _, e := range events {
-			if string(e.Key) == "bad" && !d.cured.Load() {
-				_ = tx.Conn().PgConn().Conn().Close() // as the server does when it crashes
-				_, err := tx.Exec(ctx, `SELECT 1`)
-				return err
+	for name, told := range map[string]bool{"the handler returns the error": true, "the handler ignores it": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDesk(t, testenv.Brokers(t), 1)
+			c := d.consumer(t)
+			c.Handle = func(ctx context.Context, tx pgx.Tx, events []inbox.Event) error {
+				for _, e := range events {
+					if string(e.Key) == "bad" && !d.cured.Load() {
+						_ = tx.Conn().PgConn().Conn().Close() // as the server does when it crashes
+						if _, err := tx.Exec(ctx, `SELECT 1`); told {
+							return err
+						}
+						return nil
+					}
+				}
+				return d.handle(ctx, tx, events)
 			}
-		}
-		return d.handle(ctx, tx, events)
-	}
-	d.start(t, c)
-	d.produce(t, d.numbered(0, "bad", 1), d.numbered(0, "beside", 1))
-	d.wantApplied(t, map[string][]int64{"beside": {1}})
-	l := d.letters(t, 1)[0]
-	if l.Tries != 2*c.Tries || !strings.Contains(l.Reason, "connection lost in the handler") {
-		t.Errorf("letter %+v", l)
-	}
+			d.start(t, c)
+			d.produce(t, d.numbered(0, "bad", 1), d.numbered(0, "beside", 1))
+			d.wantApplied(t, map[string][]int64{"beside": {1}})
+			l := d.letters(t, 1)[0]
+			if l.Tries != 2*c.Tries || !strings.Contains(l.Reason, "connection lost in the handler") {
+				t.Errorf("letter %+v", l)
+			}
 
-	// An operator's retry ends, too.
-	if err := retry(t.Context(), d.pool, l.ID); err != nil {
-		t.Fatal(err)
+			// An operator's retry ends, too.
+			if err := retry(t.Context(), d.pool, l.ID); err != nil {
+				t.Fatal(err)
+			}
+			testenv.Eventually(t, waitLimit, func() error {
+				found, err := inbox.FindDeadLetter(t.Context(), d.pool, "test", l.ID)
+				if err == nil && (found.State != "parked" || found.Tries <= l.Tries) {
+					err = fmt.Errorf("%s after %d tries", found.State, found.Tries)
+				}
+				return err
+			})
+			d.cured.Store(true)
+			if err := retry(t.Context(), d.pool, l.ID); err != nil {
+				t.Fatal(err)
+			}
+			d.wantApplied(t, map[string][]int64{"beside": {1}, "bad": {1}})
+		})
 	}
-	testenv.Eventually(t, waitLimit, func() error {
-		found, err := inbox.FindDeadLetter(t.Context(), d.pool, "test", l.ID)
-		if err == nil && (found.State != "parked" || found.Tries <= l.Tries) {
-			err = fmt.Errorf("%s after %d tries", found.State, found.Tries)
-		}
-		return err
-	})
-	d.cured.Store(true)
-	if err := retry(t.Context(), d.pool, l.ID); err != nil {
-		t.Fatal(err)
-	}
-	d.wantApplied(t, map[string][]int64{"beside": {1}, "bad": {1}})
 }
 
 // ANALYZE of a large inbox_events keeps a missing day from being made for minutes.
