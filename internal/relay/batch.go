@@ -91,8 +91,8 @@ const allowLong = `
 SELECT set_config(name, CASE name WHEN 'statement_timeout' THEN $1 ELSE '0' END, true)
 FROM pg_settings WHERE name IN ('statement_timeout', 'transaction_timeout')`
 
-// query fills b from a statement that returns its snapshot, its timeline and the columns of a message. It is
-// one round trip.
+// query fills b from a statement that returns its snapshot, its timeline and the columns of a
+// message. It is one round trip.
 func (b *batch) query(
 	ctx context.Context, db *pgxpool.Pool, timeout time.Duration, limit int,
 	sql string, args ...any,

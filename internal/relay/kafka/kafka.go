@@ -35,8 +35,8 @@ type Producer struct {
 	// "oncepay-relay".
 	ClientID string
 
-	// DrainOnPartitionChange lets the relay go on when a topic has another number of partitions
-	// than its events were sent with, once all of those are acknowledged. Otherwise it refuses. See
+	// DrainOnPartitionChange lets the relay go on when a topic has more partitions than its events
+	// were sent with, once all of those are acknowledged. Otherwise, or with fewer, it refuses. See
 	// partitions.go.
 	DrainOnPartitionChange bool
 
