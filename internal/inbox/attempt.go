@@ -219,7 +219,7 @@ func (c *Consumer) try(ctx context.Context, do func(context.Context, pgx.Tx) err
 		// It began but did not end in time. If the database is away, the next one will not begin.
 		return fmt.Errorf("%w than %s: %w", errTooLong, attemptTimeout, err)
 	case err != nil:
-		return classify(err, tx.Conn().IsClosed())
+		return classify(ignored(err), tx.Conn().IsClosed())
 	}
 
 	// Crash point: everything is written, nothing is committed. It never happened.
@@ -232,7 +232,7 @@ func (c *Consumer) try(ctx context.Context, do func(context.Context, pgx.Tx) err
 		return fmt.Errorf("commit: %w", err)
 	}
 	// Without a reply the outcome is open. If it did commit, the inbox knows the events.
-	return classify(fmt.Errorf("commit: %w", err), sqlState(err) == "")
+	return classify(ignored(fmt.Errorf("commit: %w", err)), sqlState(err) == "")
 }
 
 // handle calls the handler. A panic counts as an error of the event, so that one bad event does not
@@ -243,10 +243,7 @@ func (c *Consumer) handle(ctx context.Context, tx pgx.Tx, events []Event) (err e
 			c.Log.ErrorContext(ctx, "handler panicked", "panic", v, "stack", string(debug.Stack()))
 			err = fmt.Errorf("panic: %v", v)
 		}
-		switch lost := sqlState(err) == "" && tx.Conn().IsClosed(); {
-		case lost && err == nil: // it ignored the error
-			err = errBroken
-		case lost:
+		if err != nil && sqlState(err) == "" && tx.Conn().IsClosed() {
 			err = fmt.Errorf("%w: %w", errBroken, err)
 		}
 	}()
@@ -275,6 +272,15 @@ var errTooLong = errors.New("it took longer")
 // errBroken means that the connection was lost in the handler. The database may be away, or the
 // event makes it crash: repeated without limit, that would stop every partition and other programs.
 var errBroken = errors.New("connection lost in the handler")
+
+// ignored notes that a statement could not even be sent: the connection was lost before, in the
+// handler, which said nothing.
+func ignored(err error) error {
+	if pgconn.SafeToRetry(err) && !errors.Is(err, errBroken) {
+		return fmt.Errorf("%w: %w", errBroken, err)
+	}
+	return err
+}
 
 // timedOut reports whether err is a timeout, which may be no fault of the event: another
 // transaction holds its rows, such as a COMMIT waiting for its standby, or the database is slow.
