@@ -245,41 +245,60 @@ func TestWhatCannotBeAddedUpIsRefused(t *testing.T) {
 	}
 }
 
+// While the row of an account is locked, two consumers hold some rows and wait for others: they must
+// have taken them in one order, or they end in a deadlock when it is free.
 func TestConsumersShareAccounts(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Database(t).Pool(t, "consumer")
-	const writers, rounds, size = 4, 25, 20
-	accounts := []uuid.UUID{a, b, c, account(4), account(5)}
-	failed := make(chan error, writers)
-	for range writers {
-		go func() {
-			for range rounds {
-				var events []inbox.Event
-				for range size {
-					n := rand.Perm(len(accounts)) // any order
-					events = append(events, completed(accounts[n[0]], accounts[n[1]], 1, "2026-03-01T10:00:00Z"))
-				}
-				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-				err := pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error { return statements.Handle(ctx, tx, events) })
-				cancel()
-				if err != nil {
-					failed <- err
-					return
-				}
-			}
-			failed <- nil
-		}()
+	const consumers, rounds, accounts = 2, 5, 12
+
+	var events []inbox.Event
+	for n := byte(1); n < accounts; n++ {
+		events = append(events, completed(account(n), account(n+1), 1, "2026-03-01T10:00:00Z"))
 	}
-	for range writers {
-		if err := <-failed; err != nil {
-			t.Error(err)
+	if err := handle(t, pool, events...); err != nil {
+		t.Fatal(err)
+	}
+
+	for range rounds {
+		other, err := pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer other.Rollback(context.Background())
+		if _, err := other.Exec(t.Context(), `SELECT FROM statements WHERE account_id = $1 FOR UPDATE`, account(accounts/2)); err != nil {
+			t.Fatal(err)
+		}
+
+		failed := make(chan error, consumers)
+		for range consumers {
+			go func() { failed <- handle(t, pool, events...) }()
+		}
+		testenv.Eventually(t, time.Minute, func() error {
+			var waiting int
+			err := pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
+				WHERE datname = current_database() AND wait_event_type = 'Lock'`).Scan(&waiting)
+			if err == nil && waiting < consumers {
+				err = fmt.Errorf("%d wait", waiting)
+			}
+			return err
+		})
+
+		if err := other.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for range consumers {
+			if err := <-failed; err != nil {
+				t.Error(err)
+			}
 		}
 	}
+
 	var debits, credits, payments int64
 	for _, s := range all(t, pool) {
 		debits, credits, payments = debits+s.Debits, credits+s.Credits, payments+s.Payments
 	}
-	if n := int64(writers * rounds * size); debits != n || credits != n || payments != 2*n {
+	if n := int64((1 + consumers*rounds) * (accounts - 1)); debits != n || credits != n || payments != 2*n {
 		t.Errorf("debits %d, credits %d, payments %d; want %d, %d, %d", debits, credits, payments, n, n, 2*n)
 	}
 }
