@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 	"slices"
@@ -33,9 +32,16 @@ type Ahead struct {
 
 // add counts an event that is no dead letter.
 func (a *Ahead) add(event uuid.UUID) {
-	hash := sha256.Sum256(event[:])
 	a.Events++
-	a.Hash += binary.BigEndian.Uint64(hash[:])
+	a.Hash += mix(mix(binary.BigEndian.Uint64(event[:8])) ^ binary.BigEndian.Uint64(event[8:]))
+}
+
+// mix is the finalizer of MurmurHash3: sums of ids themselves would agree for 1 and 4, and 2 and 3.
+// A cryptographic hash takes 110 ns an event, this one 3.
+func mix(x uint64) uint64 {
+	x = (x ^ x>>33) * 0xff51afd7ed558ccd
+	x = (x ^ x>>33) * 0xc4ceb9fe1a85ec53
+	return x ^ x>>33
 }
 
 // maxMarks is how many moves of the cursor a promoted standby may lack and still be recognised, if

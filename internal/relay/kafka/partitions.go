@@ -24,11 +24,12 @@ import (
 // sent or with it.
 func (p *publisher) count(ctx context.Context, batch []*kgo.Record) error {
 	// Almost always all topics have a number, and nothing is asked.
-	fresh := map[string]bool{}
+	fresh, topic := map[string]bool{}, ""
 	for _, r := range batch {
-		if p.counts[r.Topic] == 0 {
+		if r.Topic != topic && p.counts[r.Topic] == 0 {
 			fresh[r.Topic] = true
 		}
+		topic = r.Topic
 	}
 
 	now, _, err := p.countPartitions(ctx, maps.Keys(fresh))

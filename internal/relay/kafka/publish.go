@@ -49,10 +49,8 @@ func (p *publisher) Publish(
 	defer context.AfterFunc(ctx, p.close)()
 
 	records := p.encoder.records(p.Producer, batch)
-	for i, r := range records {
-		if err := p.check(r); err != nil {
-			return &relay.BatchError{Refused: true, Index: i, Unsent: true, Err: err}
-		}
+	if err := p.check(records); err != nil {
+		return err
 	}
 	if err := p.count(ctx, records); err != nil {
 		return err
@@ -90,13 +88,24 @@ func (p *publisher) Publish(
 	return nil
 }
 
-// check returns why the broker would refuse a record.
-func (p *publisher) check(r *kgo.Record) error {
-	if p.counts[r.Topic] == 0 && !legalTopic(r.Topic) { // others have taken events already
-		return fmt.Errorf("%w: %q", kerr.InvalidTopicException, r.Topic)
-	}
-	if n, limit := size(r), p.limit(r.Topic); n > limit {
-		return fmt.Errorf("%w: %d bytes, topic %s takes %d", kerr.MessageTooLarge, n, r.Topic, limit)
+// check returns a BatchError for the first record that the broker would refuse.
+func (p *publisher) check(records []*kgo.Record) error {
+	topic, limit := "", 0
+	for i, r := range records {
+		var err error
+		if r.Topic != topic { // topics come in runs
+			topic, limit = r.Topic, p.limit(r.Topic)
+			if !legalTopic(topic) {
+				err = fmt.Errorf("%w: %q", kerr.InvalidTopicException, topic)
+			}
+		}
+
+		if n := size(r); err == nil && n > limit {
+			err = fmt.Errorf("%w: %d bytes, topic %s takes %d", kerr.MessageTooLarge, n, topic, limit)
+		}
+		if err != nil {
+			return &relay.BatchError{Refused: true, Index: i, Unsent: true, Err: err}
+		}
 	}
 	return nil
 }
@@ -138,13 +147,14 @@ func (p *publisher) produce(ctx context.Context, batch []*kgo.Record, progress *
 	var wg sync.WaitGroup
 	wg.Add(len(records))
 	failed := map[*kgo.Record]error{}
+	done := func(r *kgo.Record, err error) { // one call at a time
+		if err != nil {
+			failed[r] = err
+		}
+		wg.Done()
+	}
 	for _, r := range records {
-		p.client.Produce(ctx, r, func(r *kgo.Record, err error) { // one call at a time
-			if err != nil {
-				failed[r] = err
-			}
-			wg.Done()
-		})
+		p.client.Produce(ctx, r, done)
 	}
 
 	_ = p.client.Flush(ctx) // its error is ctx's, and every record has it, too
