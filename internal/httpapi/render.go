@@ -21,19 +21,19 @@ func Render(o payments.Outcome) idempotency.Response {
 		}
 		return r
 	case o.Payment != nil:
-		return created(paymentsPath+"/"+o.Payment.ID.String(), o.Payment)
+		return created(paymentsPath+"/"+o.Payment.ID.String(), o.JSON)
 	case o.Account != nil:
-		return created(accountsPath+"/"+o.Account.ID.String(), o.Account)
+		return created(accountsPath+"/"+o.Account.ID.String(), o.JSON)
 	}
 	panic("httpapi: an outcome without account, payment or refusal")
 }
 
-func created(location string, v any) idempotency.Response {
+func created(location string, body []byte) idempotency.Response {
 	return idempotency.Response{
 		Status:      http.StatusCreated,
 		ContentType: applicationJSON,
 		Location:    location,
-		Body:        encode(v),
+		Body:        body,
 	}
 }
 

@@ -1,0 +1,100 @@
+package payments
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/oncepay/oncepay/internal/outbox"
+)
+
+// The oldest first, by payments_expiring. SKIP LOCKED: what a capture or another sweep has locked is
+// theirs, and a sweep that waits for no payment cannot deadlock, in whatever order it meets them.
+// Accounts that somebody keeps locked are left for later.
+const selectExpired = `
+SELECT id, tenant_id, clock_timestamp() FROM payments
+WHERE status = 'authorized' AND authorization_expires_at <= clock_timestamp()
+  AND source_account <> ALL($2::uuid[]) AND destination_account <> ALL($2::uuid[])
+  AND id <> ALL($3::uuid[])
+ORDER BY authorization_expires_at LIMIT $1
+FOR NO KEY UPDATE SKIP LOCKED`
+
+// ExpireBatch releases the holds of up to limit authorizations whose time is over, each with its
+// event, and returns how many. Zero means that none is left, except locked ones. Any number of
+// callers may run at once. A crash or a lost reply to COMMIT costs nothing: what was not released is
+// found again.
+func (p *Processor) ExpireBatch(ctx context.Context, limit int) (int, error) {
+	for dayMade := false; ; {
+		n, err := p.expire(ctx, limit)
+
+		var blocked *blockedError
+		switch {
+		case err == nil:
+			if n == 0 {
+				p.held.clear() // the next call tries them again
+			}
+			return n, nil
+		case !dayMade && outbox.MissingDay(err):
+			dayMade = true
+			err = p.makeDay(ctx)
+		case errors.As(err, &blocked):
+			err = p.hold(ctx, blocked)
+		}
+		if err != nil {
+			return 0, fmt.Errorf("expire authorizations: %w", err)
+		}
+	}
+}
+
+func (p *Processor) expire(ctx context.Context, limit int) (int, error) {
+	tx, err := p.DB.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	if err != nil {
+		return 0, fmt.Errorf("begin: %w", err)
+	}
+	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
+
+	rs, err := p.expired(ctx, tx, limit)
+	if err != nil || len(rs) == 0 {
+		return 0, err
+	}
+	outcomes, err := Execute(ctx, tx, rs)
+	if err != nil {
+		return 0, err
+	}
+	if err := outbox.Append(ctx, tx, eventsOf(rs, outcomes)); err != nil {
+		return 0, err
+	}
+
+	// Crash point: nothing is committed, the next sweep finds the same payments.
+	if err := tx.Commit(ctx); err != nil {
+		return 0, fmt.Errorf("commit: %w", err)
+	}
+	return len(rs), nil
+}
+
+// expired locks payments whose time is over, and returns the command for each.
+func (p *Processor) expired(ctx context.Context, tx pgx.Tx, limit int) ([]Request, error) {
+	accounts, payments := p.held.ids()
+	rows, err := tx.Query(ctx, selectExpired, limit, accounts, payments)
+	if err != nil {
+		return nil, fmt.Errorf("find expired authorizations: %w", err)
+	}
+
+	var rs []Request
+	var id, tenant uuid.UUID
+	var now time.Time
+	_, err = pgx.ForEachRow(rows, []any{&id, &tenant, &now}, func() error {
+		r := Request{At: now.UTC().Truncate(time.Millisecond), Command: expirePayment{Target{PaymentID: id}}}
+		r.TenantID = tenant
+		rs = append(rs, r)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("find expired authorizations: %w", err)
+	}
+	return rs, nil
+}
