@@ -159,10 +159,9 @@ var defects = map[string]defect{
 		w.exec(t, `DELETE FROM idempotency_keys WHERE key = $1`, again.Key)
 	}},
 	"a key paid and refunded": {line: invariant.KeysTwice, before: func(t *testing.T, w *world) {
-		again := w.refund(t, w.captured, 1)[0]
-		w.history = append(w.history, again)
-		w.exec(t, `UPDATE payments SET idempotency_key = $1 WHERE id = $2`, again.Key, w.captured)
-		w.exec(t, `UPDATE idempotency_keys k SET body = body || convert_to($2, 'UTF8') WHERE key = $1`, again.Key, w.captured.String())
+		paid, refund := w.history[4], w.refund(t, w.captured, 1)[0]
+		w.exec(t, `UPDATE payment_commands SET idempotency_key = $1, method = 'CLI' WHERE idempotency_key = $2`, paid.Key, refund.Key)
+		w.exec(t, `DELETE FROM idempotency_keys WHERE key = $1`, refund.Key)
 	}},
 	"a key was answered twice, before midnight and after": {line: invariant.KeysTwice, after: func(t *testing.T, w *world) {
 		w.exec(t, `INSERT INTO idempotency_keys SELECT tenant_id, client_id, key, key_hash, day - 1, fingerprint, fingerprint_version, request_id,
@@ -215,10 +214,11 @@ var defects = map[string]defect{
 		w.message("refund.declined").Payload = []byte(other)
 	}},
 	"an event tells of a refund that is not there": {line: invariant.EventsMissing, before: func(t *testing.T, w *world) {
-		w.exec(t, `DELETE FROM refunds WHERE status = 'declined'`)
 		i := slices.IndexFunc(w.history, func(x invariant.Exchange) bool { return x.Command == invariant.Refund && x.Status == 402 })
 		key := w.history[i].Key
 		w.history = slices.DeleteFunc(w.history, func(x invariant.Exchange) bool { return x.Key == key })
+		w.exec(t, `DELETE FROM refunds WHERE status = 'declined'`)
+		w.exec(t, `UPDATE payment_commands SET method = 'CLI' WHERE idempotency_key = $1`, key)
 		w.exec(t, `UPDATE idempotency_keys SET status = 200 WHERE key = $1`, key)
 	}},
 	"the last event is not the payment's status": {line: invariant.EventsMissing, after: func(t *testing.T, w *world) {
@@ -370,7 +370,8 @@ var defects = map[string]defect{
 		w.exec(t, `UPDATE accounts SET held_minor = 0 WHERE id = $1`, w.a)
 	}},
 	"a customer was below zero": {line: invariant.BalancesWrong, after: func(t *testing.T, w *world) {
-		if _, err := w.db.Exec(t.Context(), `ALTER TABLE accounts DROP CONSTRAINT accounts_customer_not_negative`); err != nil {
+		if _, err := w.db.Exec(t.Context(), `ALTER TABLE accounts
+			DROP CONSTRAINT accounts_customer_not_negative, DROP CONSTRAINT accounts_customer_available`); err != nil {
 			t.Fatal(err)
 		}
 		w.exec(t, `UPDATE accounts SET kind = 'customer' WHERE id = $1`, w.system)

@@ -129,6 +129,8 @@ func TestWhatWasDroppedForItsAgeIsNotMissed(t *testing.T) {
 		w.publish(t)
 		w.consume(t)
 		w.exec(t, `UPDATE payments SET processed_at = processed_at - interval '30 days'`)
+		w.exec(t, `UPDATE refunds SET processed_at = processed_at - interval '30 days'`)
+		w.exec(t, `UPDATE payment_commands SET processed_at = processed_at - interval '30 days'`)
 		w.exec(t, `UPDATE accounts SET created_at = created_at - interval '30 days'`)
 		w.exec(t, `DELETE FROM outbox_events`)
 		w.exec(t, `DELETE FROM idempotency_keys`)
