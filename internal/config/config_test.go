@@ -62,6 +62,17 @@ func TestDefaults(t *testing.T) {
 		t.Errorf("consumer (-want +got):\n%s", diff)
 	}
 
+	worker, err := config.LoadWorker(env("DATABASE_URL", url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantWorker := config.Worker{
+		DatabaseURL: url, Parts: "all", ExpiryInterval: time.Second, AdminAddr: "127.0.0.1:9093", Log: config.Log{LogLevel: slog.LevelInfo, LogFormat: "json"},
+	}
+	if diff := cmp.Diff(wantWorker, worker); diff != "" {
+		t.Errorf("worker (-want +got):\n%s", diff)
+	}
+
 	migrate, err := config.LoadMigrate(env("DATABASE_URL", url))
 	if err != nil || migrate.DatabaseURL != url {
 		t.Errorf("migrate = %+v, %v", migrate, err)
