@@ -14,7 +14,7 @@ import (
 // goodRun is one to which there is nothing to object.
 func goodRun() (*demo, invariant.Report, *traffic.History) {
 	d := &demo{options: options{check: true}, kills: []kill{
-		{victim{program: "api"}, 96}, {victim{"relay", dropped}, 96}, {victim{program: "consumer"}, leastInFlight}, {victim{"relay", landed}, 96},
+		{victim{program: "api"}, 96}, {victim{"relay", dropped}, 96}, {victim{program: "consumer"}, leastInFlight}, {victim{program: "worker"}, 96}, {victim{"relay", landed}, 96},
 	}}
 	r := invariant.Report{Payments: 100, Declined: 3, Events: 117, Records: 120, Repeated: 3, Exchanges: 150, Replays: 20, MismatchesRefused: 5, Recovered: 4}
 	for _, name := range []string{invariant.AcknowledgedMissing, invariant.KeysTwice, invariant.EventsLost, invariant.EventsOutOfOrder, invariant.PaymentsUnbalanced} {
@@ -42,7 +42,7 @@ func TestObjections(t *testing.T) {
 		"not clean":         func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Lines[2].Wrong = 1 },
 		"looked at nothing": func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Lines[1].Of = 0 },
 		"only 49 requests":  func(d *demo, _ *invariant.Report, _ *traffic.History) { d.kills[2].inFlight = 49 },
-		"relay with its batch landed was killed 0":  func(d *demo, _ *invariant.Report, _ *traffic.History) { d.kills[3].batch = dropped },
+		"relay with its batch landed was killed 0":  func(d *demo, _ *invariant.Report, _ *traffic.History) { d.kills[4].batch = dropped },
 		"relay with its batch dropped was killed 0": func(d *demo, _ *invariant.Report, _ *traffic.History) { d.kills[1].program = "api" },
 		"api was killed 2 times": func(d *demo, _ *invariant.Report, _ *traffic.History) {
 			d.kills = append(d.kills, kill{victim{program: "api"}, 96})

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/oncepay/oncepay/internal/idempotency"
 	"github.com/oncepay/oncepay/internal/outbox"
 )
 
@@ -24,9 +25,9 @@ ORDER BY authorization_expires_at LIMIT $1
 FOR NO KEY UPDATE SKIP LOCKED`
 
 // ExpireBatch releases the holds of up to limit authorizations whose time is over, each with its
-// event, and returns how many. Zero means that none is left, except locked ones. Any number of
-// callers may run at once. A crash or a lost reply to COMMIT costs nothing: what was not released is
-// found again.
+// event, and returns how many. Fewer than limit means that none is left, except locked ones, which
+// the next call tries again. Any number of callers may run at once. A crash or a lost reply to COMMIT
+// costs nothing: what was not released is found again.
 func (p *Processor) ExpireBatch(ctx context.Context, limit int) (int, error) {
 	for dayMade := false; ; {
 		n, err := p.expire(ctx, limit)
@@ -34,8 +35,8 @@ func (p *Processor) ExpireBatch(ctx context.Context, limit int) (int, error) {
 		var blocked *blockedError
 		switch {
 		case err == nil:
-			if n == 0 {
-				p.held.clear() // the next call tries them again
+			if n < limit {
+				p.held.clear()
 			}
 			return n, nil
 		case !dayMade && outbox.MissingDay(err):
@@ -97,4 +98,20 @@ func (p *Processor) expired(ctx context.Context, tx pgx.Tx, limit int) ([]Reques
 		return nil, fmt.Errorf("find expired authorizations: %w", err)
 	}
 	return rs, nil
+}
+
+// Uses payments_expiring.
+const selectOldestOverdue = `
+SELECT clock_timestamp() - authorization_expires_at FROM payments
+WHERE status = 'authorized' AND authorization_expires_at <= clock_timestamp()
+ORDER BY authorization_expires_at LIMIT 1`
+
+// OldestOverdue returns for how long the oldest authorization that is over has kept its hold. Zero
+// means that none is over.
+func OldestOverdue(ctx context.Context, db idempotency.Querier) (age time.Duration, err error) {
+	err = db.QueryRow(ctx, selectOldestOverdue).Scan(&age)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return 0, fmt.Errorf("find the oldest authorization that is over: %w", err)
+	}
+	return age, nil
 }

@@ -54,8 +54,8 @@ func soak(ctx context.Context, o options, stdout io.Writer) (err error) {
 	}
 	defer func() { err = s.tidy(err) }()
 
-	s.Say("building api, relay, consumer and oncepay")
-	err = process.Build(ctx, s.dir, []string{"-ldflags=-s -w"}, "api", "relay", "consumer", "oncepay")
+	s.Say("building api, relay, consumer, worker and oncepay")
+	err = process.Build(ctx, s.dir, []string{"-ldflags=-s -w"}, "api", "relay", "consumer", "worker", "oncepay")
 	if err != nil {
 		return err
 	}
@@ -112,6 +112,7 @@ func (s *soaking) start(ctx context.Context, g *errgroup.Group) error {
 		{"relay", "relay-1", relay},
 		{"relay", "relay-2", relay},
 		{"consumer", "consumer-1", append([]string{database("consumer")}, kafka...)},
+		{"worker", "worker-1", []string{database("worker")}},
 		{"api", "api-1", []string{
 			database("api_write"), "DATABASE_READ_URL=" + s.cluster.url("api_read"),
 			"HTTP_ADDR=127.0.0.1:0",
@@ -135,7 +136,7 @@ func (s *soaking) start(ctx context.Context, g *errgroup.Group) error {
 			return fmt.Errorf("%w:\n%s", err, strings.Join(i.findings(), "\n"))
 		}
 	}
-	s.Say("api, consumer and two relays run")
+	s.Say("api, consumer, worker and two relays run")
 	return nil
 }
 
@@ -220,7 +221,7 @@ func (s *soaking) tidy(err error) error {
 
 	// Data directories and programs are large and tell nothing.
 	for _, data := range []string{
-		"primary/data", "standby/data", "api", "relay", "consumer", "oncepay",
+		"primary/data", "standby/data", "api", "relay", "consumer", "worker", "oncepay",
 	} {
 		_ = os.RemoveAll(filepath.Join(s.dir, data))
 	}
