@@ -11,15 +11,17 @@ import (
 const usage = `Usage: demo [flags]
 
 Runs Postgres, Kafka, api, relay, consumer and worker on free ports of this
-machine and sends them requests. Ctrl-C stops the requests, waits until every event has
-arrived, counts what was lost or doubled, and leaves nothing behind; a second
-Ctrl-C does not wait. Postgres is taken from this machine or downloaded once.
+machine and sends them requests: payments, captures, cancels and refunds. Ctrl-C
+stops the requests, waits until every event has arrived, counts what was lost or
+doubled, and leaves nothing behind; a second Ctrl-C does not wait. Postgres is
+taken from this machine or downloaded once.
 
 With -check it needs no terminal: 24 s of requests as fast as they are answered;
 SIGKILL to api, relay, consumer, worker and relay, each with at least 50
-requests in flight; the same count; and as the last line a JSON object. One relay dies while
-the broker drops its batch, one after the broker has taken it. The exit code is
-1 if anything is wrong or if no killed relay's events were sent again.
+requests in flight; the same count; and as the last line a JSON object. One
+relay dies while the broker drops its batch, one after the broker has taken it.
+The exit code is 1 if anything is wrong, if no killed relay's events were sent
+again, or if no payment was captured, canceled, expired or refunded.
 
 Examples:
   go run ./cmd/demo
