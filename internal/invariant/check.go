@@ -254,7 +254,7 @@ var queries = []query{
 	{EventsPhantom, topics, "records", allRecords, eventsPhantom},
 	{EventsChanged, topics, "records", allRecords, eventsChanged},
 	{EventsRepeated, topics, "records", allRecords, eventsRepeated},
-	{EventsOutOfOrder, topics, "aggregates", severalRecords, eventsOutOfOrder},
+	{EventsOutOfOrder, topics, "records", severalRecords, eventsOutOfOrder},
 	{EffectsLost, topics, "records", consumedRecords, effectsLost},
 	{EffectsPhantom, topics, "effects", inboxRows, effectsPhantom},
 	{StatementsWrong, topics, "statements", statementRows, statementsWrong},

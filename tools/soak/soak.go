@@ -115,7 +115,7 @@ func (s *soaking) start(ctx context.Context, g *errgroup.Group) error {
 		{"worker", "worker-1", []string{database("worker")}},
 		{"api", "api-1", []string{
 			database("api_write"), "DATABASE_READ_URL=" + s.cluster.url("api_read"),
-			"HTTP_ADDR=127.0.0.1:0",
+			"HTTP_ADDR=127.0.0.1:0", "AUTHORIZATION_MIN=1s",
 		}},
 	} {
 		i, err := newInstance(s.dir, p.program, p.name, p.env...)
@@ -182,9 +182,6 @@ func (s *soaking) traffic(ctx context.Context) (err error) {
 		s.load.Run(sending, all, s.rate)
 		return nil
 	})
-	g.Go(func() error {
-		return traffic.MoveParcels(sending, all, s.cluster.owner(), s.brokers, s.prefix)
-	})
 	g.Go(func() error { return s.faults(all, begun) })
 	g.Go(func() error { s.watch(sending); return nil })
 
@@ -207,7 +204,7 @@ func (s *soaking) watch(ctx context.Context) {
 		}
 
 		if c, err := v.Count(ctx); err == nil {
-			s.Say("%d payments, backlog %d, lag %d", c.Payments, c.Backlog, c.Lag())
+			s.Say("%d payments, %d held, backlog %d, lag %d", c.Payments, c.Held, c.Backlog, c.Lag())
 		}
 		v.Close()
 	}
