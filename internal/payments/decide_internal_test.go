@@ -34,7 +34,8 @@ func TestDecide(t *testing.T) {
 			destination = nil
 		}
 		id, at := uuid.New(), time.UnixMilli(1_700_000_000_000).UTC()
-		payment, entries, refusal := decidePayment(id, at, c, source, destination)
+		d := decide(state{nil, source, destination}, c, id, at)
+		payment, entries, refusal := d.payment, d.entries, d.refusal
 
 		for i, a := range []*account{source, destination} {
 			if a != nil && *a != before[i] {
@@ -121,10 +122,10 @@ func TestMissingMetadataIsEmptyObject(t *testing.T) {
 	t.Parallel()
 	source, destination := &account{Account: Account{ID: uuid.New(), Kind: System, Currency: "USD"}}, &account{Account: Account{ID: uuid.New(), Currency: "USD"}}
 	c := CreatePayment{AmountMinor: 5, Currency: "USD", SourceAccount: source.ID, DestinationAccount: destination.ID, MayFund: true, Description: "d", ClientReference: "r"}
-	payment, _, _ := decidePayment(uuid.UUID{1}, time.UnixMilli(1).UTC(), c, source, destination)
+	payment := decide(state{nil, source, destination}, c, uuid.UUID{1}, time.UnixMilli(1).UTC()).payment
 	want := &Payment{
-		ID: uuid.UUID{1}, Status: Completed, AmountMinor: 5, Currency: "USD", SourceAccount: source.ID, DestinationAccount: destination.ID,
-		Description: "d", ClientReference: "r", Metadata: map[string]string{}, ProcessedAt: time.UnixMilli(1).UTC(),
+		ID: uuid.UUID{1}, Status: Completed, AmountMinor: 5, CapturedMinor: 5, Currency: "USD", SourceAccount: source.ID, DestinationAccount: destination.ID,
+		Description: "d", ClientReference: "r", Metadata: map[string]string{}, ProcessedAt: time.UnixMilli(1).UTC(), Version: 1,
 	}
 	if diff := cmp.Diff(want, payment); diff != "" {
 		t.Error(diff)
