@@ -8,15 +8,17 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/oncepay/oncepay/internal/idempotency"
 	"github.com/oncepay/oncepay/internal/outbox"
 )
 
-// The oldest first, by payments_expiring. SKIP LOCKED: what a capture or another sweep has locked is
+// The oldest first, by payments_expiring. now() is stable: a volatile clock would make the scan walk
+// through all authorizations. SKIP LOCKED: what a capture or another sweep has locked is
 // theirs, and a sweep that waits for no payment cannot deadlock, in whatever order it meets them.
 // Accounts that somebody keeps locked are left for later.
 const selectExpired = `
 SELECT id, tenant_id FROM payments
-WHERE status = 'authorized' AND authorization_expires_at <= clock_timestamp()
+WHERE status = 'authorized' AND authorization_expires_at <= now()
   AND source_account <> ALL($2::uuid[]) AND destination_account <> ALL($2::uuid[])
   AND id <> ALL($3::uuid[])
 ORDER BY authorization_expires_at LIMIT $1
@@ -24,22 +26,30 @@ FOR NO KEY UPDATE SKIP LOCKED`
 
 // ExpireBatch releases the holds of up to limit authorizations whose time is over, each with its
 // event, and returns how many. Zero means that none is left, except locked ones. Any number of
-// callers may run at once. A crash or a lost reply to COMMIT costs nothing: what was not released is
-// found again.
+// callers may run at once. An error costs nothing, not even idempotency.ErrOutcomeUnknown: what was
+// not released is found again.
 func (p *Processor) ExpireBatch(ctx context.Context, limit int) (int, error) {
+	// CommitOnce, although there is no key: it retries lost races and never cancels a COMMIT, which a
+	// failover could take back after the relay has sent its events.
+	var released int
+	attempt := func(ctx context.Context, tx pgx.Tx) (_ []idempotency.Answer, err error) {
+		released, err = p.expire(ctx, tx, limit)
+		return nil, err
+	}
+
 	for dayMade := false; ; {
-		n, err := p.expire(ctx, limit)
+		_, err := idempotency.CommitOnce(ctx, p.DB, attempt)
 
 		var blocked *blockedError
 		switch {
 		case err == nil:
-			if n == 0 {
+			if released == 0 {
 				p.held.clear() // the next call tries them again
 			}
-			return n, nil
+			return released, nil
 		case !dayMade && outbox.MissingDay(err):
 			dayMade = true
-			err = p.makeDay(ctx)
+			_, err = outbox.MakePartitions(ctx, p.DB)
 		case errors.As(err, &blocked):
 			err = p.hold(ctx, blocked)
 		}
@@ -49,13 +59,7 @@ func (p *Processor) ExpireBatch(ctx context.Context, limit int) (int, error) {
 	}
 }
 
-func (p *Processor) expire(ctx context.Context, limit int) (int, error) {
-	tx, err := p.DB.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
-	if err != nil {
-		return 0, fmt.Errorf("begin: %w", err)
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-
+func (p *Processor) expire(ctx context.Context, tx pgx.Tx, limit int) (int, error) {
 	rs, err := p.expired(ctx, tx, limit)
 	if err != nil || len(rs) == 0 {
 		return 0, err
@@ -64,15 +68,9 @@ func (p *Processor) expire(ctx context.Context, limit int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := outbox.Append(ctx, tx, eventsOf(rs, outcomes)); err != nil {
-		return 0, err
-	}
 
-	// Crash point: nothing is committed, the next sweep finds the same payments.
-	if err := tx.Commit(ctx); err != nil {
-		return 0, fmt.Errorf("commit: %w", err)
-	}
-	return len(rs), nil
+	events := eventsOf(rs, outcomes)
+	return len(events), outbox.Append(ctx, tx, events)
 }
 
 // expired locks payments whose time is over, and returns the command for each.
