@@ -96,7 +96,7 @@ CREATE POLICY every_tenant ON payment_commands TO api_write USING (true) WITH CH
 GRANT UPDATE (held_minor) ON accounts TO api_write;
 GRANT UPDATE (status, version, released_minor, refunded_minor, authorization_ended_at) ON payments TO api_write;
 GRANT INSERT ON refunds, payment_commands TO api_write;
-GRANT SELECT ON refunds TO api_read;
+GRANT SELECT ON refunds TO api_read, api_write; -- api_write, too: an API may read through its write pool
 
 -- worker: releases what has expired, through the statements of the one transaction.
 -- +goose StatementBegin

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/oncepay/oncepay/internal/httpapi"
+	"github.com/oncepay/oncepay/internal/payments"
 )
 
 const (
@@ -30,7 +31,7 @@ func TestCanonicalBytesIgnoreWhiteSpaceAndOrder(t *testing.T) {
 		` { "client_reference" : "\u0072", "metadata" : {"b":"2",
 		"a":"1"}, "description":"\u003c\u00e9>", "destination_account":"` + destination + `","source_account":"` + source + `","currency":"USD","amount_minor":25000}` + "\r\n",
 	} {
-		_, canonical, err := httpapi.DecodePayment([]byte(body))
+		_, canonical, err := httpapi.DecodePayment(payments.Target{}, []byte(body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,11 +44,11 @@ func TestCanonicalBytesIgnoreWhiteSpaceAndOrder(t *testing.T) {
 			t.Errorf("canonical bytes are %s", canonical)
 		}
 	}
-	_, canonical, err := httpapi.DecodePayment([]byte(`{"amount_minor":1,"currency":"JPY","source_account":"` + source + `","destination_account":"` + destination + `","description":"","metadata":{}}`))
+	_, canonical, err := httpapi.DecodePayment(payments.Target{}, []byte(`{"amount_minor":1,"currency":"JPY","source_account":"`+source+`","destination_account":"`+destination+`","description":"","metadata":{}}`))
 	if want := `{"amount_minor":1,"currency":"JPY","source_account":"` + source + `","destination_account":"` + destination + `"}`; err != nil || string(canonical) != want {
 		t.Errorf("absent and empty are one: got %s, %v", canonical, err)
 	}
-	_, canonical, err = httpapi.DecodeAccount([]byte(`{"name":"till","currency":"KWD"}`))
+	_, canonical, err = httpapi.DecodeAccount(payments.Target{}, []byte(`{"name":"till","currency":"KWD"}`))
 	if want := `{"currency":"KWD","name":"till"}`; err != nil || string(canonical) != want {
 		t.Errorf("account: got %s, %v", canonical, err)
 	}
@@ -63,9 +64,9 @@ func FuzzDecode(f *testing.F) {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		_, canonical, err := httpapi.DecodePayment(body)
+		_, canonical, err := httpapi.DecodePayment(payments.Target{}, body)
 		if err == nil {
-			if _, again, err := httpapi.DecodePayment(canonical); err != nil || string(again) != string(canonical) {
+			if _, again, err := httpapi.DecodePayment(payments.Target{}, canonical); err != nil || string(again) != string(canonical) {
 				t.Errorf("canonical bytes %s are read as %s, %v", canonical, again, err)
 			}
 		}

@@ -57,9 +57,9 @@ func decide(s state, c Command, id uuid.UUID, at time.Time) decision {
 
 	switch c := c.(type) {
 	case CapturePayment:
-		return decideCapture(s, c, at)
+		return about(p, decideCapture(s, c, at))
 	case RefundPayment:
-		return decideRefund(s, c, id, at)
+		return about(p, decideRefund(s, c, id, at))
 	case CancelPayment:
 		return decideRelease(s, cancel, at)
 	default: // expirePayment
@@ -112,6 +112,16 @@ func decideCreate(s state, c CreatePayment, id uuid.UUID, at time.Time) decision
 	p.Status, _ = next("", pay)
 	p.CapturedMinor = c.AmountMinor
 	return transfer(decision{payment: p}, source, destination, c.AmountMinor, at)
+}
+
+// about completes a refusal that names an account only: a later command's names its payment, too.
+func about(p *Payment, d decision) decision {
+	if d.refusal != nil && d.refusal.PaymentID == uuid.Nil {
+		refusal := refusalOf(p, d.refusal.Code)
+		refusal.Account = d.refusal.Account
+		d.refusal = &refusal
+	}
+	return d
 }
 
 // decideCapture moves all or a part of what is held, and releases all of the hold.
