@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -13,12 +12,12 @@ import (
 	"github.com/oncepay/oncepay/internal/outbox"
 )
 
-// The oldest first, by payments_expiring. now() is the clock of the claim, and stable: a volatile one
-// would walk through all authorizations. SKIP LOCKED: what a capture or another sweep has locked is
+// The oldest first, by payments_expiring. now() is stable: a volatile clock would make the scan walk
+// through all authorizations. SKIP LOCKED: what a capture or another sweep has locked is
 // theirs, and a sweep that waits for no payment cannot deadlock, in whatever order it meets them.
 // Accounts that somebody keeps locked are left for later.
 const selectExpired = `
-SELECT id, tenant_id, now() FROM payments
+SELECT id, tenant_id FROM payments
 WHERE status = 'authorized' AND authorization_expires_at <= now()
   AND source_account <> ALL($2::uuid[]) AND destination_account <> ALL($2::uuid[])
   AND id <> ALL($3::uuid[])
@@ -84,9 +83,8 @@ func (p *Processor) expired(ctx context.Context, tx pgx.Tx, limit int) ([]Reques
 
 	var rs []Request
 	var id, tenant uuid.UUID
-	var now time.Time
-	_, err = pgx.ForEachRow(rows, []any{&id, &tenant, &now}, func() error {
-		r := Request{At: now.UTC().Truncate(time.Millisecond), Command: expirePayment{Target{PaymentID: id}}}
+	_, err = pgx.ForEachRow(rows, []any{&id, &tenant}, func() error {
+		r := Request{Command: expirePayment{Target{PaymentID: id}}}
 		r.TenantID = tenant
 		rs = append(rs, r)
 		return nil
