@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -13,9 +14,9 @@ import (
 )
 
 // The oldest first, by payments_expiring. now() is stable: a volatile clock would make the scan walk
-// through all authorizations. SKIP LOCKED: what a capture or another sweep has locked is
-// theirs, and a sweep that waits for no payment cannot deadlock, in whatever order it meets them.
-// Accounts that somebody keeps locked are left for later.
+// through all authorizations. SKIP LOCKED: what a capture or another sweep has locked is theirs, and
+// a sweep that waits for no payment cannot deadlock, in whatever order it meets them. Accounts that
+// somebody keeps locked are left for later.
 const selectExpired = `
 SELECT id, tenant_id FROM payments
 WHERE status = 'authorized' AND authorization_expires_at <= now()
@@ -97,8 +98,8 @@ func (p *Processor) expired(ctx context.Context, tx pgx.Tx, limit int) ([]Reques
 
 // Uses payments_expiring.
 const selectOldestOverdue = `
-SELECT clock_timestamp() - authorization_expires_at FROM payments
-WHERE status = 'authorized' AND authorization_expires_at <= clock_timestamp()
+SELECT greatest(now() - authorization_expires_at, '0') FROM payments
+WHERE status = 'authorized'
 ORDER BY authorization_expires_at LIMIT 1`
 
 // OldestOverdue returns for how long the oldest authorization that is over has kept its hold. Zero
