@@ -107,6 +107,29 @@ func problem(status int, code, retry string, header ...string) reply {
 	return r
 }
 
+// A repeat without it would be another request under the same key.
+func TestIfMatchGoesWithEveryAttempt(t *testing.T) {
+	t.Parallel()
+	for _, match := range []string{"", `"7"`} {
+		var sent []string
+		replies := []int{http.StatusServiceUnavailable, http.StatusOK}
+		service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Idempotent-Replayed", "false")
+			w.WriteHeader(replies[len(sent)])
+			sent = append(sent, strings.Join(r.Header.Values("If-Match"), ","))
+		}))
+
+		c := client.Client{URL: service.URL}
+		if _, err := c.PostIf(t.Context(), "/", "k-1", match, struct{}{}); err != nil {
+			t.Fatal(err)
+		}
+		service.Close() // the handler is over
+		if diff := cmp.Diff([]string{match, match}, sent); diff != "" {
+			t.Error(diff)
+		}
+	}
+}
+
 func TestPostRepeatsUntilFinal(t *testing.T) {
 	t.Parallel()
 	for name, first := range map[string]reply{

@@ -95,8 +95,8 @@ type Owner struct {
 
 // Caller is the service as its clients see it.
 type Caller struct {
-	URL   string `env:"ONCEPAY_URL" default:"http://127.0.0.1:8080" check:"url" help:"where the API is, for pay, get and key"`
-	Token string `env:"ONCEPAY_TOKEN" example:"oncepay_…, as seed or credentials create showed it" help:"the client's credential, for pay, get and key"`
+	URL   string `env:"ONCEPAY_URL" default:"http://127.0.0.1:8080" check:"url" help:"where the API is, for the commands of a client"`
+	Token string `env:"ONCEPAY_TOKEN" example:"oncepay_…, as seed or credentials create showed it" help:"the client's credential"`
 }
 
 // Kafka is how to reach the brokers and log in, and the names of topics.
