@@ -28,7 +28,7 @@ func TestReaderSeesOwnTenantOnly(t *testing.T) {
 	for _, c := range []caller{one, two, two} {
 		c.pay(t, c.funded(t, 100), c.account(t), 1)
 	}
-	readable := a.number(t, `SELECT count(*) FROM pg_class WHERE relkind IN ('r', 'p') AND relname NOT IN ('goose_db_version', 'idempotency_retention')
+	readable := a.number(t, `SELECT count(*) FROM pg_class WHERE relkind IN ('r', 'p') AND relname NOT IN ('goose_db_version', 'schema_compatibility', 'idempotency_retention')
 		AND has_table_privilege('api_read', oid, 'SELECT') AND relnamespace = 'public'::regnamespace`)
 	if readable != len(ownRows) {
 		t.Errorf("api_read may read %d tables, this test knows %d", readable, len(ownRows))
