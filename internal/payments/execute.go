@@ -14,7 +14,7 @@ import (
 // behind, and saves the result. It returns one outcome per request, in order. A refusal is an
 // outcome; an error means that the transaction must be rolled back.
 //
-// It costs two round trips and at most thirteen statements, whatever the length of rs.
+// It costs two round trips and at most twelve statements, whatever the length of rs.
 func Execute(ctx context.Context, tx pgx.Tx, rs []Request) ([]Outcome, error) {
 	b, err := load(ctx, tx, rs)
 	if err != nil {
