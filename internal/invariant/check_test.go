@@ -282,7 +282,9 @@ var defects = map[string]defect{
 	}},
 	"a capture was sent before its authorization": {line: invariant.EventsOutOfOrder, between: func(_ *testing.T, w *world) {
 		of := func(version int64) int {
-			return slices.IndexFunc(w.messages, func(m relay.Message) bool { return m.AggregateID == w.captured.String() && *m.AggregateVersion == version })
+			return slices.IndexFunc(w.messages, func(m relay.Message) bool {
+				return m.AggregateID == w.captured.String() && *m.AggregateVersion == version
+			})
 		}
 		i, j := of(1), of(2)
 		w.messages[i], w.messages[j] = w.messages[j], w.messages[i]
