@@ -103,7 +103,7 @@ func decideCreate(s state, c CreatePayment, id uuid.UUID, at time.Time) decision
 		if _, ok := add(source.BalanceMinor, -held); !ok || !fits {
 			return refuse(Refusal{Code: AmountOutOfRange, Account: source.ID})
 		}
-		expires := at.Add(c.Authorization)
+		expires := at.Add(c.Authorization).Truncate(time.Millisecond) // as precise as at
 		p.Status, _ = next("", authorize)
 		p.AuthorizationExpiresAt = &expires
 		return decision{payment: p, held: c.AmountMinor}
@@ -229,7 +229,8 @@ func lacks(a *account, amount int64) bool {
 // would overflow, it refuses instead.
 func transfer(d decision, from, to *account, amount int64, at time.Time) decision {
 	debited, ok := add(from.BalanceMinor, -amount)
-	if _, fits := add(debited, -from.HeldMinor); !ok || !fits { // what is available must fit as well
+	held := from.HeldMinor + d.held
+	if _, fits := add(debited, -held); !ok || !fits { // what is available must fit as well
 		return refuse(Refusal{Code: AmountOutOfRange, Account: from.ID})
 	}
 	credited, ok := add(to.BalanceMinor, amount)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -14,7 +15,9 @@ import (
 // behind, and saves the result. It returns one outcome per request, in order. A refusal is an
 // outcome; an error means that the transaction must be rolled back.
 //
-// It costs two round trips and at most thirteen statements, whatever the length of rs.
+// A command about a payment is dated here, in rs, when its payment is locked.
+//
+// It costs two round trips and at most fourteen statements, whatever the length of rs.
 func Execute(ctx context.Context, tx pgx.Tx, rs []Request) ([]Outcome, error) {
 	b, err := load(ctx, tx, rs)
 	if err != nil {
@@ -23,6 +26,9 @@ func Execute(ctx context.Context, tx pgx.Tx, rs []Request) ([]Outcome, error) {
 
 	outcomes := make([]Outcome, len(rs))
 	for i := range rs {
+		if _, ok := targetOf(rs[i].Command); ok {
+			rs[i].At = b.now.UTC().Truncate(time.Millisecond)
+		}
 		outcomes[i] = b.apply(&rs[i])
 		if err := outcomes[i].encode(); err != nil {
 			return nil, err
@@ -37,6 +43,7 @@ type books struct {
 	accounts map[uuid.UUID]*account
 	payments map[rowKey]*Payment
 	systems  map[system]bool // the tenants and currencies that have a system account
+	now      time.Time       // after the payments were locked, if there are any
 
 	opened   []*account
 	created  []change

@@ -13,12 +13,13 @@ import (
 	"github.com/oncepay/oncepay/internal/outbox"
 )
 
-// The oldest first, by payments_expiring. SKIP LOCKED: what a capture or another sweep has locked is
-// theirs, and a sweep that waits for no payment cannot deadlock, in whatever order it meets them.
-// Accounts that somebody keeps locked are left for later.
+// The oldest first, by payments_expiring. now() is stable: a volatile clock would make the scan walk
+// through all authorizations. SKIP LOCKED: what a capture or another sweep has locked is theirs, and
+// a sweep that waits for no payment cannot deadlock, in whatever order it meets them. Accounts that
+// somebody keeps locked are left for later.
 const selectExpired = `
-SELECT id, tenant_id, clock_timestamp() FROM payments
-WHERE status = 'authorized' AND authorization_expires_at <= clock_timestamp()
+SELECT id, tenant_id FROM payments
+WHERE status = 'authorized' AND authorization_expires_at <= now()
   AND source_account <> ALL($2::uuid[]) AND destination_account <> ALL($2::uuid[])
   AND id <> ALL($3::uuid[])
 ORDER BY authorization_expires_at LIMIT $1
@@ -26,22 +27,30 @@ FOR NO KEY UPDATE SKIP LOCKED`
 
 // ExpireBatch releases the holds of up to limit authorizations whose time is over, each with its
 // event, and returns how many. Fewer than limit means that none is left, except locked ones, which
-// the next call tries again. Any number of callers may run at once. A crash or a lost reply to COMMIT
-// costs nothing: what was not released is found again.
+// the next call tries again. Any number of callers may run at once. An error costs nothing, not even
+// idempotency.ErrOutcomeUnknown: what was not released is found again.
 func (p *Processor) ExpireBatch(ctx context.Context, limit int) (int, error) {
+	// CommitOnce, although there is no key: it retries lost races and never cancels a COMMIT, which a
+	// failover could take back after the relay has sent its events.
+	var released int
+	attempt := func(ctx context.Context, tx pgx.Tx) (_ []idempotency.Answer, err error) {
+		released, err = p.expire(ctx, tx, limit)
+		return nil, err
+	}
+
 	for dayMade := false; ; {
-		n, err := p.expire(ctx, limit)
+		_, err := idempotency.CommitOnce(ctx, p.DB, attempt)
 
 		var blocked *blockedError
 		switch {
 		case err == nil:
-			if n < limit {
+			if released < limit {
 				p.held.clear()
 			}
-			return n, nil
+			return released, nil
 		case !dayMade && outbox.MissingDay(err):
 			dayMade = true
-			err = p.makeDay(ctx)
+			_, err = outbox.MakePartitions(ctx, p.DB)
 		case errors.As(err, &blocked):
 			err = p.hold(ctx, blocked)
 		}
@@ -51,13 +60,7 @@ func (p *Processor) ExpireBatch(ctx context.Context, limit int) (int, error) {
 	}
 }
 
-func (p *Processor) expire(ctx context.Context, limit int) (int, error) {
-	tx, err := p.DB.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
-	if err != nil {
-		return 0, fmt.Errorf("begin: %w", err)
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
-
+func (p *Processor) expire(ctx context.Context, tx pgx.Tx, limit int) (int, error) {
 	rs, err := p.expired(ctx, tx, limit)
 	if err != nil || len(rs) == 0 {
 		return 0, err
@@ -66,15 +69,9 @@ func (p *Processor) expire(ctx context.Context, limit int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := outbox.Append(ctx, tx, eventsOf(rs, outcomes)); err != nil {
-		return 0, err
-	}
 
-	// Crash point: nothing is committed, the next sweep finds the same payments.
-	if err := tx.Commit(ctx); err != nil {
-		return 0, fmt.Errorf("commit: %w", err)
-	}
-	return len(rs), nil
+	events := eventsOf(rs, outcomes)
+	return len(events), outbox.Append(ctx, tx, events)
 }
 
 // expired locks payments whose time is over, and returns the command for each.
@@ -87,9 +84,8 @@ func (p *Processor) expired(ctx context.Context, tx pgx.Tx, limit int) ([]Reques
 
 	var rs []Request
 	var id, tenant uuid.UUID
-	var now time.Time
-	_, err = pgx.ForEachRow(rows, []any{&id, &tenant, &now}, func() error {
-		r := Request{At: now.UTC().Truncate(time.Millisecond), Command: expirePayment{Target{PaymentID: id}}}
+	_, err = pgx.ForEachRow(rows, []any{&id, &tenant}, func() error {
+		r := Request{Command: expirePayment{Target{PaymentID: id}}}
 		r.TenantID = tenant
 		rs = append(rs, r)
 		return nil
@@ -102,8 +98,8 @@ func (p *Processor) expired(ctx context.Context, tx pgx.Tx, limit int) ([]Reques
 
 // Uses payments_expiring.
 const selectOldestOverdue = `
-SELECT clock_timestamp() - authorization_expires_at FROM payments
-WHERE status = 'authorized' AND authorization_expires_at <= clock_timestamp()
+SELECT greatest(now() - authorization_expires_at, '0') FROM payments
+WHERE status = 'authorized'
 ORDER BY authorization_expires_at LIMIT 1`
 
 // OldestOverdue returns for how long the oldest authorization that is over has kept its hold. Zero

@@ -25,13 +25,15 @@ const (
 	refund    action = "refund"
 )
 
-// life is the whole life of a payment: what is not in it does not happen. The diagram in
-// docs/payments.md is made from it.
-var life = []struct {
+type transition struct {
 	from Status // empty: the payment does not exist yet
 	action
 	to Status
-}{
+}
+
+// life is the whole life of a payment: what is not in it does not happen. The diagram in
+// docs/payments.md is made from it.
+var life = []transition{
 	{"", pay, Completed},
 	{"", authorize, Authorized},
 	{"", decline, Declined},

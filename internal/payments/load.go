@@ -20,6 +20,12 @@ FROM unnest($1::uuid[], $2::uuid[]) t(id, tenant_id)
 JOIN payments p USING (tenant_id, id)
 ORDER BY p.id FOR NO KEY UPDATE OF p`
 
+// When commands about payments are decided: after their locks were granted. A capture that was
+// claimed in time, then waited until the time was over, must not succeed after another client was told
+// that it is over.
+const selectNow = `
+SELECT clock_timestamp()`
+
 const lockAccounts = `
 SELECT a.id, a.tenant_id, a.kind, a.currency, a.balance_minor, a.held_minor, a.entry_count
 FROM unnest($1::uuid[], $2::uuid[]) t(id, tenant_id)
@@ -121,6 +127,7 @@ func (b *books) queueLocks(batch *pgx.Batch, accounts, payments []rowKey) {
 	} else {
 		paymentIDs, owners := arraysOf(payments)
 		batch.Queue(lockPayments, paymentIDs, owners).Query(b.addPayments(payments))
+		batch.Queue(selectNow).QueryRow(func(row pgx.Row) error { return row.Scan(&b.now) })
 		batch.Queue(lockAccountsOfPayments, ids, tenants, paymentIDs, owners).Query(b.addAccounts(accounts))
 	}
 	batch.Queue(lockDefault)

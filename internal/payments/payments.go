@@ -15,7 +15,7 @@ type Request struct {
 	Method  string            // HTTP method, for the audit trail
 	Route   string            // route pattern, for the audit trail
 	Headers map[string]string // go with the event: trace context
-	At      time.Time         // when it is decided, by the database clock; set from the claim
+	At      time.Time         // when it is decided, by the database clock; set from the claim, or by Execute
 	Command Command
 }
 
