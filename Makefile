@@ -19,10 +19,10 @@ help: ## list the targets
 demo: ## run everything on this machine, nothing to install; Ctrl-C stops it and counts
 	go build -o bin/demo ./cmd/demo && exec bin/demo # not go run, which makes a failure of Ctrl-C
 
-demo-kill: ## demo, and every 4 s api, relay or consumer is killed
+demo-kill: ## demo, and every 4 s api, relay, consumer or worker is killed
 	go build -o bin/demo ./cmd/demo && exec bin/demo -kill
 
-demo-check: ## the same without a terminal: 20 s at full speed, api and consumer killed once, the relay twice, everything counted
+demo-check: ## the same without a terminal: 24 s at full speed, api, consumer and worker killed once, the relay twice, everything counted
 	go run ./cmd/demo -check
 
 test: ## all tests with -race, against an embedded Postgres and broker (or TEST_DATABASE_URL, TEST_KAFKA_BROKERS)

@@ -111,13 +111,21 @@ const (
 // Post sends body under key until an answer settles it or ctx ends. With ErrUnknown it returns the
 // last answer.
 func (c *Client) Post(ctx context.Context, path, key string, body any) (Answer, error) {
+	return c.PostIf(ctx, path, key, "", body)
+}
+
+// PostIf is Post with the header If-Match, unless match is empty. It belongs to the request: a
+// repeat needs the same one.
+func (c *Client) PostIf(
+	ctx context.Context, path, key, match string, body any,
+) (Answer, error) {
 	encoded, err := json.Marshal(body)
 	if err != nil {
 		return Answer{}, fmt.Errorf("encode request: %w", err)
 	}
 
 	for pause, first := firstPause, true; ; pause, first = min(2*pause, longestPause), false {
-		a, err := c.attempt(ctx, path, key, encoded)
+		a, err := c.attempt(ctx, path, key, match, encoded)
 		refused := err == nil && refuses(a)
 
 		if err == nil && (a.Settled() || refused && first) {
@@ -168,9 +176,9 @@ func retryAfter(a Answer) time.Duration {
 	return min(time.Duration(seconds)*time.Second, time.Minute)
 }
 
-func (c *Client) attempt(ctx context.Context, path, key string, body []byte) (Answer, error) {
+func (c *Client) attempt(ctx context.Context, path, key, match string, body []byte) (Answer, error) {
 	began := time.Now()
-	a, err := c.do(ctx, http.MethodPost, path, key, body)
+	a, err := c.do(ctx, http.MethodPost, path, key, match, body)
 	if c.Attempted != nil {
 		c.Attempted(Attempt{
 			Path: path, Key: key, Body: body, Answer: a, Err: err, Began: began, Ended: time.Now(),
@@ -181,10 +189,10 @@ func (c *Client) attempt(ctx context.Context, path, key string, body []byte) (An
 
 // Get sends one GET. The caller may repeat it.
 func (c *Client) Get(ctx context.Context, path string) (Answer, error) {
-	return c.do(ctx, http.MethodGet, path, "", nil)
+	return c.do(ctx, http.MethodGet, path, "", "", nil)
 }
 
-func (c *Client) do(ctx context.Context, method, path, key string, body []byte) (Answer, error) {
+func (c *Client) do(ctx context.Context, method, path, key, match string, body []byte) (Answer, error) {
 	url := strings.TrimSuffix(c.URL, "/") + path
 	r, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
@@ -200,6 +208,9 @@ func (c *Client) do(ctx context.Context, method, path, key string, body []byte) 
 	if method == http.MethodPost {
 		r.Header.Set("Content-Type", "application/json")
 		r.Header.Set("Idempotency-Key", key)
+	}
+	if match != "" {
+		r.Header.Set("If-Match", match)
 	}
 
 	send := http.Client{Timeout: 30 * time.Second}

@@ -69,6 +69,16 @@ type Consumer struct {
 	Log
 }
 
+// Worker configures cmd/worker.
+type Worker struct {
+	DatabaseURL    string        `env:"DATABASE_URL" check:"postgres" example:"postgres://worker:secret@localhost:5432/oncepay" help:"Postgres, as a login with the role worker; the primary, since it writes"`
+	Parts          string        `env:"WORKER_PARTS" default:"all" oneof:"all expiry" help:"what this instance does. expiry: release authorizations whose time is over"`
+	ExpiryInterval time.Duration `env:"EXPIRY_INTERVAL" default:"1s" min:"100ms" max:"1m" help:"how often to look for authorizations whose time is over"`
+
+	AdminAddr string `env:"ADMIN_ADDR" default:"127.0.0.1:9093" check:"listen" help:"where metrics, pprof, /livez and /readyz are served; keep it private"`
+	Log
+}
+
 // Migrate configures cmd/migrate.
 type Migrate struct{ Owner }
 
@@ -114,6 +124,9 @@ func LoadRelay(getenv func(string) string) (Relay, error) { return load[Relay](g
 
 // LoadConsumer reads the configuration of cmd/consumer.
 func LoadConsumer(getenv func(string) string) (Consumer, error) { return load[Consumer](getenv) }
+
+// LoadWorker reads the configuration of cmd/worker.
+func LoadWorker(getenv func(string) string) (Worker, error) { return load[Worker](getenv) }
 
 // LoadMigrate reads the configuration of cmd/migrate.
 func LoadMigrate(getenv func(string) string) (Migrate, error) { return load[Migrate](getenv) }

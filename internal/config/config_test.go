@@ -62,6 +62,17 @@ func TestDefaults(t *testing.T) {
 		t.Errorf("consumer (-want +got):\n%s", diff)
 	}
 
+	worker, err := config.LoadWorker(env("DATABASE_URL", url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantWorker := config.Worker{
+		DatabaseURL: url, Parts: "all", ExpiryInterval: time.Second, AdminAddr: "127.0.0.1:9093", Log: config.Log{LogLevel: slog.LevelInfo, LogFormat: "json"},
+	}
+	if diff := cmp.Diff(wantWorker, worker); diff != "" {
+		t.Errorf("worker (-want +got):\n%s", diff)
+	}
+
 	migrate, err := config.LoadMigrate(env("DATABASE_URL", url))
 	if err != nil || migrate.DatabaseURL != url {
 		t.Errorf("migrate = %+v, %v", migrate, err)
@@ -183,7 +194,7 @@ func TestTableNamesEveryVariable(t *testing.T) {
 		"| `IDEMPOTENCY_RETENTION` | api | `72h` | how long an answer is promised to be kept under its idempotency key; kept is the longest that any instance has promised (24h to 720h) |",
 		"| `DATABASE_READ_URL` | api | `$DATABASE_URL` | ",
 		"| `ADMIN_ADDR` | relay | `127.0.0.1:9091` | ",
-		"| `LOG_FORMAT` | api, relay, consumer | `json` | ",
+		"| `LOG_FORMAT` | api, relay, consumer, worker | `json` | ",
 		"| `DATABASE_URL` | migrate, oncepay | required | ",
 		"| `ONCEPAY_URL` | oncepay | `http://127.0.0.1:8080` | ",
 	} {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -13,9 +14,9 @@ import (
 )
 
 // The oldest first, by payments_expiring. now() is stable: a volatile clock would make the scan walk
-// through all authorizations. SKIP LOCKED: what a capture or another sweep has locked is
-// theirs, and a sweep that waits for no payment cannot deadlock, in whatever order it meets them.
-// Accounts that somebody keeps locked are left for later.
+// through all authorizations. SKIP LOCKED: what a capture or another sweep has locked is theirs, and
+// a sweep that waits for no payment cannot deadlock, in whatever order it meets them. Accounts that
+// somebody keeps locked are left for later.
 const selectExpired = `
 SELECT id, tenant_id FROM payments
 WHERE status = 'authorized' AND authorization_expires_at <= now()
@@ -25,9 +26,9 @@ ORDER BY authorization_expires_at LIMIT $1
 FOR NO KEY UPDATE SKIP LOCKED`
 
 // ExpireBatch releases the holds of up to limit authorizations whose time is over, each with its
-// event, and returns how many. Zero means that none is left, except locked ones. Any number of
-// callers may run at once. An error costs nothing, not even idempotency.ErrOutcomeUnknown: what was
-// not released is found again.
+// event, and returns how many. Fewer than limit means that none is left, except locked ones, which
+// the next call tries again. Any number of callers may run at once. An error costs nothing, not even
+// idempotency.ErrOutcomeUnknown: what was not released is found again.
 func (p *Processor) ExpireBatch(ctx context.Context, limit int) (int, error) {
 	// CommitOnce, although there is no key: it retries lost races and never cancels a COMMIT, which a
 	// failover could take back after the relay has sent its events.
@@ -43,8 +44,8 @@ func (p *Processor) ExpireBatch(ctx context.Context, limit int) (int, error) {
 		var blocked *blockedError
 		switch {
 		case err == nil:
-			if released == 0 {
-				p.held.clear() // the next call tries them again
+			if released < limit {
+				p.held.clear()
 			}
 			return released, nil
 		case !dayMade && outbox.MissingDay(err):
@@ -93,4 +94,20 @@ func (p *Processor) expired(ctx context.Context, tx pgx.Tx, limit int) ([]Reques
 		return nil, fmt.Errorf("find expired authorizations: %w", err)
 	}
 	return rs, nil
+}
+
+// Uses payments_expiring.
+const selectOldestOverdue = `
+SELECT greatest(now() - authorization_expires_at, '0') FROM payments
+WHERE status = 'authorized'
+ORDER BY authorization_expires_at LIMIT 1`
+
+// OldestOverdue returns for how long the oldest authorization that is over has kept its hold. Zero
+// means that none is over.
+func OldestOverdue(ctx context.Context, db idempotency.Querier) (age time.Duration, err error) {
+	err = db.QueryRow(ctx, selectOldestOverdue).Scan(&age)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return 0, fmt.Errorf("find the oldest authorization that is over: %w", err)
+	}
+	return age, nil
 }

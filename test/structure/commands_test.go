@@ -43,7 +43,7 @@ var (
 	inline    = regexp.MustCompile("`([^`\n]+)`")
 	isCommand = regexp.MustCompile(`^(make|go|git|docker|psql|curl|cp|sed|kafka-[a-z-]+\.sh) `)
 	isSQL     = regexp.MustCompile(`^(SELECT|WITH|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|GRANT|DO|ROLLBACK) [^…]`)
-	isOurs    = regexp.MustCompile(`^(oncepay|relay|consumer|migrate) [a-z]`)
+	isOurs    = regexp.MustCompile(`^(oncepay|relay|consumer|worker|migrate) [a-z]`)
 	remark    = regexp.MustCompile(`(^|\s+)# .*$`)
 	number    = regexp.MustCompile(`[0-9]+`)
 )
