@@ -401,3 +401,36 @@ func TestFingerprintOfACommandIsTheSameForever(t *testing.T) {
 		}
 	}
 }
+
+func TestOverflowNamesThePayment(t *testing.T) {
+	t.Parallel()
+	a := start(t, nil)
+	c := a.caller
+	from, to := c.funded(t, 1000), c.account(t)
+	held := c.held(t, from, to, 100, 86400)
+	a.tx(t, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `UPDATE accounts SET balance_minor = 9223372036854775807 WHERE id = $1`, to)
+		return err
+	})
+	got := c.post(t, held+capture, `{}`)
+	if p := got.is(t, 422, "amount-out-of-range"); p.Instance != held || !strings.Contains(p.Detail, to) || !strings.Contains(got.body, `"payment_status":"authorized","payment_version":1`) {
+		t.Errorf("%s", got.body)
+	}
+}
+
+// The demo lets authorizations end within seconds.
+func TestShortestAuthorizationIsTheOperators(t *testing.T) {
+	t.Parallel()
+	a := start(t, func(o *httpapi.Options) { o.AuthorizationMin = 1500 * time.Millisecond })
+	c := a.caller
+	from, to := c.funded(t, 1000), c.account(t)
+	got := read[payments.Payment](t, c.get(t, c.held(t, from, to, 1, 2)), 200)
+	if length := got.AuthorizationExpiresAt.Sub(got.ProcessedAt); length != 2*time.Second {
+		t.Errorf("it lasts %v", length)
+	}
+	c.post(t, "/api/v1/payments", strings.TrimSuffix(order(from, to, 1), "}")+`,"capture":"manual","authorization_seconds":1}`).is(t, 422, "invalid-field")
+	got = read[payments.Payment](t, c.post(t, "/api/v1/payments", strings.TrimSuffix(order(from, to, 1), "}")+`,"capture":"manual"}`), 201)
+	if length := got.AuthorizationExpiresAt.Sub(got.ProcessedAt); length != 7*24*time.Hour {
+		t.Errorf("it lasts %v", length)
+	}
+}
