@@ -54,9 +54,9 @@ var errNotShown = errors.New(
 
 // change is a request of such a command.
 type change struct {
-	path    string
-	ifMatch string // the ETag of what it changes, or it is refused; empty: any
-	body    any
+	path      string
+	ifVersion int64 // the version of the payment that it changes, or it is refused; zero: any
+	body      any
 }
 
 // post sends the change under the key until its outcome is known, and shows the answer, a T.
@@ -82,7 +82,7 @@ func post[T any](
 	// Ctrl-C and the timeout end the repeats; neither tells what became of the last one.
 	ctx, cancel := context.WithTimeout(cmd.Context(), k.timeout)
 	defer cancel()
-	a, err := api.PostIf(ctx, ch.path, k.key, ch.ifMatch, ch.body)
+	a, err := api.PostIf(ctx, ch.path, k.key, ch.ifVersion, ch.body)
 	if err != nil {
 		return err
 	}

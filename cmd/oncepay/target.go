@@ -32,9 +32,5 @@ func parseVersion(s string) (int64, error) {
 
 // change is a request about the payment: below is the last part of its path.
 func (t target) change(below string, body any) change {
-	ch := change{path: "/api/v1/payments/" + t.id.String() + "/" + below, body: body}
-	if t.ifVersion != 0 {
-		ch.ifMatch = strconv.Quote(strconv.FormatInt(t.ifVersion, 10))
-	}
-	return ch
+	return change{"/api/v1/payments/" + t.id.String() + "/" + below, t.ifVersion, body}
 }

@@ -36,9 +36,9 @@ type reply struct {
 }
 
 type seen struct {
-	Key, Body, Authorization string
-	After                    time.Duration // since the first request
-	at                       time.Time
+	Key, Body, Authorization, IfMatch string
+	After                             time.Duration // since the first request
+	at                                time.Time
 }
 
 func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -49,7 +49,7 @@ func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	request := seen{Key: r.Header.Get("Idempotency-Key"), Body: string(body), Authorization: r.Header.Get("Authorization"), at: time.Now()}
+	request := seen{Key: r.Header.Get("Idempotency-Key"), Body: string(body), Authorization: r.Header.Get("Authorization"), IfMatch: r.Header.Get("If-Match"), at: time.Now()}
 	if len(s.requests) > 0 {
 		request.After = request.at.Sub(s.requests[0].at)
 	}
@@ -105,29 +105,6 @@ func problem(status int, code, retry string, header ...string) reply {
 		r.header[header[i]] = header[i+1]
 	}
 	return r
-}
-
-// A repeat without it would be another request under the same key.
-func TestIfMatchGoesWithEveryAttempt(t *testing.T) {
-	t.Parallel()
-	for _, match := range []string{"", `"7"`} {
-		var sent []string
-		replies := []int{http.StatusServiceUnavailable, http.StatusOK}
-		service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Idempotent-Replayed", "false")
-			w.WriteHeader(replies[len(sent)])
-			sent = append(sent, strings.Join(r.Header.Values("If-Match"), ","))
-		}))
-
-		c := client.Client{URL: service.URL}
-		if _, err := c.PostIf(t.Context(), "/", "k-1", match, struct{}{}); err != nil {
-			t.Fatal(err)
-		}
-		service.Close() // the handler is over
-		if diff := cmp.Diff([]string{match, match}, sent); diff != "" {
-			t.Error(diff)
-		}
-	}
 }
 
 func TestPostRepeatsUntilFinal(t *testing.T) {
@@ -418,5 +395,34 @@ func TestUnencodableBodyIsNotUnknown(t *testing.T) {
 	c := client.Client{URL: "http://service", HTTP: &http.Client{Transport: s}}
 	if _, err := c.Post(t.Context(), "/", "k", func() {}); err == nil || errors.Is(err, client.ErrUnknown) || len(s.requests) != 0 {
 		t.Errorf("%v after %d requests", err, len(s.requests))
+	}
+}
+
+// Another version would be another request, which the key does not belong to.
+func TestPostIfSendsTheSameVersionEachTime(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[int64]string{3: `"3"`, 0: ""} {
+		var sent []string
+		var attempts []client.Attempt
+		synctest.Test(t, func(t *testing.T) {
+			s := &script{replies: []reply{{err: errCut}, problem(412, "version-mismatch", "new-key", "Idempotent-Replayed", "true")}}
+			c := client.Client{
+				URL: "http://service", HTTP: &http.Client{Transport: s},
+				Attempted: func(a client.Attempt) { attempts = append(attempts, a) },
+			}
+			a, err := c.PostIf(t.Context(), "/api/v1/payments/p/capture", "k-1", version, map[string]int{})
+			if err != nil || a.Status != 412 || !a.Settled() {
+				t.Errorf("%d %s, %v", a.Status, a.Body, err)
+			}
+			for _, r := range s.requests {
+				sent = append(sent, r.IfMatch)
+			}
+		})
+		if diff := cmp.Diff([]string{want, want}, sent); diff != "" {
+			t.Error(diff)
+		}
+		if len(attempts) != 2 || attempts[0].IfVersion != version || attempts[1].IfVersion != version {
+			t.Errorf("%+v", attempts)
+		}
 	}
 }

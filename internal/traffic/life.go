@@ -2,7 +2,6 @@ package traffic
 
 import (
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"sync"
 )
@@ -25,16 +24,14 @@ func (c *caller) end(ctx context.Context, hold made) {
 	default:
 		// The client has an old version of the payment, and then the right one.
 		stale := capture(0)
-		stale.match = etag(hold.Version + 1)
+		stale.ifVersion = hold.Version + 1
 		c.send(ctx, stale)
 
 		fresh := capture(0)
-		fresh.match = etag(hold.Version)
+		fresh.ifVersion = hold.Version
 		c.capture(ctx, fresh)
 	}
 }
-
-func etag(version int64) string { return fmt.Sprintf(`"%d"`, version) }
 
 // capture sends a capture. What it moved may be refunded later.
 func (c *caller) capture(ctx context.Context, r request) {

@@ -15,11 +15,11 @@ import (
 
 // request is a command as a client sends it and sends it again.
 type request struct {
-	shop  shop
-	path  string
-	key   string
-	match string // If-Match, if any; the same whenever the key is
-	body  any    // payment or amount
+	shop      shop
+	path      string
+	key       string
+	ifVersion int64 // the same whenever the key is
+	body      any   // payment or amount
 }
 
 const paymentsPath = "/api/v1/payments"
@@ -66,7 +66,7 @@ func (c *caller) send(ctx context.Context, r request) (client.Answer, bool) {
 	case 0:
 		// Hang up, often between COMMIT and the answer, and ask again below.
 		impatient, hangUp := context.WithTimeout(ctx, rand.N(longestHangUp))
-		_, _ = r.shop.PostIf(impatient, r.path, r.key, r.match, r.body)
+		_, _ = r.shop.PostIf(impatient, r.path, r.key, r.ifVersion, r.body)
 		hangUp()
 	case 1:
 		// The same request three times at once, and another one under its key. One of them is done.
@@ -86,7 +86,7 @@ func (c *caller) send(ctx context.Context, r request) (client.Answer, bool) {
 }
 
 func (c *caller) post(ctx context.Context, r request) (client.Answer, bool) {
-	a, err := r.shop.PostIf(ctx, r.path, r.key, r.match, r.body)
+	a, err := r.shop.PostIf(ctx, r.path, r.key, r.ifVersion, r.body)
 	if err == nil && a.Status == http.StatusCreated {
 		c.load.once.Do(func() { close(c.load.First) })
 	}
