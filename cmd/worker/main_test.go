@@ -21,7 +21,6 @@ import (
 
 	"github.com/oncepay/oncepay/internal/idempotency"
 	"github.com/oncepay/oncepay/internal/payments"
-	"github.com/oncepay/oncepay/internal/program"
 	"github.com/oncepay/oncepay/internal/testenv"
 	"github.com/oncepay/oncepay/test/pgproxy"
 )
@@ -321,11 +320,11 @@ func TestWrongStart(t *testing.T) {
 		env  map[string]string
 		want string
 	}{
-		"unknown part":  {map[string]string{"WORKER_PARTS": "psp"}, "worker: WORKER_PARTS must be all or expiry, for example WORKER_PARTS=all\n"},
-		"too often":     {map[string]string{"EXPIRY_INTERVAL": "1ms"}, "worker: EXPIRY_INTERVAL must be a duration from 100ms to 1m, for example EXPIRY_INTERVAL=1s\n"},
-		"another role":  {map[string]string{"DATABASE_URL": db.URLAs("relay")}, "worker: relay may not release authorizations: give DATABASE_URL a login with the role worker\n"},
-		"no database":   {map[string]string{"DATABASE_URL": ""}, "worker: DATABASE_URL is not set, for example DATABASE_URL=postgres://worker:secret@localhost:5432/oncepay\n"},
-		"reader's role": {map[string]string{"DATABASE_URL": db.URLAs("api_read")}, "worker: api_read may not release authorizations: give DATABASE_URL a login with the role worker\n"},
+		"unknown part":  {map[string]string{"WORKER_PARTS": "psp"}, "WORKER_PARTS must be all or expiry, for example WORKER_PARTS=all"},
+		"too often":     {map[string]string{"EXPIRY_INTERVAL": "1ms"}, "EXPIRY_INTERVAL must be a duration from 100ms to 1m, for example EXPIRY_INTERVAL=1s"},
+		"another role":  {map[string]string{"DATABASE_URL": db.URLAs("relay")}, "relay may not release authorizations: give DATABASE_URL a login with the role worker"},
+		"no database":   {map[string]string{"DATABASE_URL": ""}, "DATABASE_URL is not set, for example DATABASE_URL=postgres://worker:secret@localhost:5432/oncepay"},
+		"reader's role": {map[string]string{"DATABASE_URL": db.URLAs("api_read")}, "api_read may not release authorizations: give DATABASE_URL a login with the role worker"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -333,10 +332,10 @@ func TestWrongStart(t *testing.T) {
 			for k, v := range c.env {
 				env[k] = v
 			}
-			var stdout, stderr bytes.Buffer
-			code := program.Main(worker, nil, func(n string) string { return env[n] }, &stdout, &stderr)
-			if code != 1 || stderr.String() != c.want || stdout.Len() > 0 {
-				t.Errorf("exit %d\n got %q\nwant %q", code, stderr.String(), c.want)
+			ctx, cancel := context.WithTimeout(t.Context(), soon)
+			defer cancel()
+			if err := run(ctx, func(n string) string { return env[n] }, io.Discard); err == nil || err.Error() != c.want {
+				t.Errorf("\n got %v\nwant %s", err, c.want)
 			}
 		})
 	}
