@@ -110,17 +110,29 @@ EXCEPTION WHEN duplicate_object OR unique_violation THEN
 END $$;
 -- +goose StatementEnd
 GRANT SELECT ON accounts, payments TO worker;
-GRANT UPDATE (held_minor, balance_minor, entry_count) ON accounts TO worker;
+GRANT UPDATE (held_minor, balance_minor, entry_count) ON accounts TO worker; -- all that updateBalances names
 GRANT UPDATE (status, version, released_minor, refunded_minor, authorization_ended_at) ON payments TO worker;
 GRANT INSERT ON outbox_events TO worker;
-GRANT EXECUTE ON FUNCTION idempotency_keys_make_partitions, outbox_events_make_partitions TO worker;
-GRANT SELECT ON goose_db_version TO worker;
+GRANT EXECUTE ON FUNCTION outbox_events_make_partitions TO worker;
 ALTER POLICY every_tenant ON accounts TO api_write, worker;
 ALTER POLICY every_tenant ON payments TO api_write, worker;
+
+CREATE TABLE schema_compatibility (
+    only_row       boolean PRIMARY KEY DEFAULT true CHECK (only_row),
+    oldest_program bigint  NOT NULL
+);
+COMMENT ON TABLE schema_compatibility IS
+    'The version of the oldest program that this schema serves. A program older than the schema '
+    'starts if it is not older than that: an instance that restarts in the middle of a deploy comes '
+    'up. Each migration that an older program cannot work with raises it.';
+INSERT INTO schema_compatibility (oldest_program) VALUES (7); -- version 7 itself does not look, and starts on no other
+GRANT SELECT ON goose_db_version, schema_compatibility TO worker;
+GRANT SELECT ON schema_compatibility TO api_write, api_read, relay, consumer;
 
 -- +goose Down
 ALTER POLICY every_tenant ON accounts TO api_write;
 ALTER POLICY every_tenant ON payments TO api_write;
+DROP TABLE schema_compatibility;
 DROP OWNED BY worker; -- in this database; the role itself stays
 REVOKE UPDATE (held_minor) ON accounts FROM api_write;
 REVOKE UPDATE (status, version, released_minor, refunded_minor, authorization_ended_at) ON payments FROM api_write;
