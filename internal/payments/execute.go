@@ -17,7 +17,7 @@ import (
 //
 // A command about a payment is dated here, in rs, when its payment is locked.
 //
-// It costs two round trips and at most fourteen statements, whatever the length of rs.
+// It costs two round trips and at most thirteen statements, whatever the length of rs.
 func Execute(ctx context.Context, tx pgx.Tx, rs []Request) ([]Outcome, error) {
 	b, err := load(ctx, tx, rs)
 	if err != nil {
