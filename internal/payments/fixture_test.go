@@ -191,7 +191,8 @@ func (b *bank) wantBalanced(t testing.TB) {
 			SELECT FROM idempotency_keys k WHERE k.body = o.payload AND k.status = CASE WHEN o.event_type LIKE '%.declined' THEN 402
 				WHEN o.event_type LIKE 'payment.%' AND o.aggregate_version > 1 THEN 200 ELSE 201 END) AND o.event_type <> 'payment.expired'`,
 		"every answered payment is recorded under its key": `SELECT count(*) FROM payments p FULL JOIN (SELECT * FROM idempotency_keys
-			WHERE convert_from(body, 'utf8')::jsonb ? 'processed_at' AND convert_from(body, 'utf8')::jsonb ->> 'version' = '1') k ON k.key = p.idempotency_key AND k.tenant_id = p.tenant_id AND k.client_id = p.client_id
+			WHERE convert_from(body, 'utf8')::jsonb ? 'processed_at' AND NOT convert_from(body, 'utf8')::jsonb ? 'payment_version'
+			AND coalesce(convert_from(body, 'utf8')::jsonb ->> 'version', '1') = '1') k ON k.key = p.idempotency_key AND k.tenant_id = p.tenant_id AND k.client_id = p.client_id
 			AND k.fingerprint = p.fingerprint AND k.request_id = p.request_id WHERE p.id IS NULL OR k.key IS NULL`,
 		"no customer owes": `SELECT count(*) FROM accounts WHERE kind = 'customer' AND balance_minor - held_minor < 0`,
 	} {
