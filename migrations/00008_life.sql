@@ -1,6 +1,8 @@
 -- The whole life of a payment: holds, captures, refunds. It runs on a full database while the programs
--- of version 7 work: every change is of the catalog alone, so no table is read or rewritten. The
--- ACCESS EXCLUSIVE locks last for milliseconds. 00009 does what takes long.
+-- of version 7 work: every change is of the catalog alone, so no table is read or rewritten. 00009
+-- does what takes long. Measured with 10 million payments while four clients paid, on two busy cores:
+-- this file took 1.7 s, an upper bound for its ACCESS EXCLUSIVE locks, and the longest payment 0.8 s
+-- (0.4 s without us).
 -- +goose Up
 SET LOCAL lock_timeout = '5s'; -- a long transaction must not make payments queue behind us: run it again
 

@@ -103,7 +103,7 @@ func TestStatementsOfLaterCommandsAreConstant(t *testing.T) {
 				t.Errorf("expired %d of %d: %v", done, n, err)
 			}
 		})
-		want := map[string]int64{"authorize": 12, "capture": 15, "cancel": 14, "refund": 16, "all": 18, "expire": 10}
+		want := map[string]int64{"authorize": 12, "capture": 16, "cancel": 15, "refund": 17, "all": 19, "expire": 11}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%d: %s", n, diff)
 		}
@@ -149,8 +149,8 @@ func TestOnlyLockedPaymentWaits(t *testing.T) {
 	if diff := cmp.Diff([]string{"new", "busy"}, states(b.once(t, next...))); diff != "" {
 		t.Error(diff)
 	}
-	if n := counter.Load() - before; n != 16 {
-		t.Errorf("%d statements, want 16: one transaction", n)
+	if n := counter.Load() - before; n != 17 {
+		t.Errorf("%d statements, want 17: one transaction", n)
 	}
 	stranger := &bank{Processor: b.Processor, owner: b.owner, tenant: uuid.New(), client: b.client}
 	wantStatus(t, stranger.once(t, stranger.capture(stuck))[0], 422)

@@ -87,7 +87,8 @@ func newBooks(t *testing.T, tenants int) *books {
 		m.tenants = append(m.tenants, b)
 		m.accounts[b.system] = &accountModel{tenant: b.tenant, system: true}
 		for range 3 {
-			m.accounts[b.open(t, payments.Customer, "USD")] = &accountModel{tenant: b.tenant}
+			m.accounts[b.customer(t, 500)] = &accountModel{tenant: b.tenant, Balance: 500}
+			m.accounts[b.system].Balance -= 500
 		}
 	}
 	return m
@@ -108,7 +109,9 @@ func (m *books) batch(t *testing.T, random *rand.Rand, seen map[payments.Code]in
 		sent, rs = append(sent, e), append(rs, e.request)
 	}
 
-	for i, a := range m.tenants[0].process(t, rs...) {
+	as := m.tenants[0].process(t, rs...)
+	ended := m.tenants[0].now(t)
+	for i, a := range as {
 		e := sent[i]
 		if e.answer.Response.Status != 0 {
 			if a.State != idempotency.Replay || !cmp.Equal(a.Response, e.answer.Response) {
@@ -120,9 +123,14 @@ func (m *books) batch(t *testing.T, random *rand.Rand, seen map[payments.Code]in
 			t.Fatalf("answered %s", a.State)
 		}
 
-		code := m.expect(e.request.Command, e.by.tenant, a.Date.Truncate(time.Millisecond), func() payments.Payment { return decode[payments.Payment](t, a) })
+		// A payment is dated by the claim, a later command when its payment is locked, a little later.
+		got, at := codeOf(t, a), a.Date.Truncate(time.Millisecond)
+		if got == payments.AuthorizationExpired {
+			at = ended
+		}
+		code := m.expect(e.request.Command, e.by.tenant, at, func() payments.Payment { return decode[payments.Payment](t, a) })
 		seen[code]++
-		if got := codeOf(t, a); got != code {
+		if got != code {
 			t.Errorf("%T %+v is answered %q, want %q: %s", e.request.Command, e.request.Command, got, code, a.Response.Body)
 		}
 		e.answer = a
@@ -165,7 +173,7 @@ func (m *books) command(random *rand.Rand, b *bank) payments.Command {
 	if random.IntN(4) == 0 {
 		target.IfVersion = 1 + random.Int64N(3)
 	}
-	amount := pick(random, 0, 1, 1+random.Int64N(250))
+	amount := pick(random, 0, 1, 1+random.Int64N(250), 400)
 	return pick[payments.Command](random, payments.CapturePayment{Target: target, AmountMinor: amount}, payments.CancelPayment{Target: target},
 		payments.RefundPayment{Target: target, AmountMinor: amount}, payments.RefundPayment{Target: target, AmountMinor: amount})
 }
@@ -319,7 +327,7 @@ func (m *books) wantSame(t *testing.T) {
 		}
 		got[id] = a
 	}
-	rows, err = owner.Query(t.Context(), `SELECT id, status, CASE status WHEN 'completed' THEN amount_minor - released_minor ELSE 0 END, refunded_minor, version FROM payments`)
+	rows, err = owner.Query(t.Context(), `SELECT id, status, CASE status WHEN 'completed' THEN amount_minor - released_minor ELSE 0 END, refunded_minor, version FROM payments WHERE amount_minor < 500`)
 	if err != nil {
 		t.Fatal(err)
 	}
