@@ -65,7 +65,7 @@ func newWorld(t *testing.T) *world {
 	for _, account := range []uuid.UUID{w.a, w.b} {
 		w.history = append(w.history, w.pay(t, w.system, account, 10_000)...)
 	}
-	for amount := range int64(10) {
+	for amount := range int64(4) {
 		w.history = append(w.history, w.pay(t, w.a, w.b, 10+amount)...)
 		w.history = append(w.history, w.pay(t, w.b, w.a, 100+amount)...)
 	}
