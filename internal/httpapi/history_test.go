@@ -59,7 +59,7 @@ func (c caller) ask(ctx context.Context, a asked, random *rand.Rand) told {
 		}
 
 		t, err := c.attempt(ctx, patience, method, path, body, key, a.version)
-		again := err != nil || t.status >= 500 || t.status == http.StatusTooManyRequests || t.code == "request-in-progress"
+		again := err != nil || t.status == http.StatusServiceUnavailable || t.status == http.StatusTooManyRequests || t.code == "request-in-progress"
 		if !again {
 			return t
 		}

@@ -155,7 +155,7 @@ func (l load) add(r *result, key uuid.UUID, got, want answer, counts bool, took 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	got.payment = uuid.Nil
+	got.payment = want.payment
 	switch {
 	case got.status == 429 && l.refusals:
 		r.refused++
@@ -251,6 +251,9 @@ type answer struct {
 	replayed string    // Idempotent-Replayed
 	payment  uuid.UUID // in Location
 }
+
+// String leaves out the payment, which differs from answer to answer.
+func (a answer) String() string { return fmt.Sprintf("{status:%d replayed:%s}", a.status, a.replayed) }
 
 // exchange sends a request and reads its answer.
 func exchange(conn net.Conn, in *bufio.Reader, request []byte) (answer, error) {
