@@ -59,7 +59,8 @@ func (c caller) ask(ctx context.Context, a asked, random *rand.Rand) told {
 		}
 
 		t, err := c.attempt(ctx, patience, method, path, body, key, a.version)
-		again := err != nil || t.status == http.StatusServiceUnavailable || t.status == http.StatusTooManyRequests || t.code == "request-in-progress"
+		again := err != nil || t.code == "request-in-progress" ||
+			t.status == http.StatusServiceUnavailable || t.status == http.StatusTooManyRequests
 		if !again {
 			return t
 		}
@@ -149,7 +150,15 @@ func (c caller) authorize(t *testing.T, h *history, n int, from, to string, seco
 		fmt.Sprintf(`,"capture":"manual","authorization_seconds":%d}`, seconds)
 	var answers []<-chan answer
 	for range n {
-		answers = append(answers, later(func() answer { return c.post(t, "/api/v1/payments", body) }))
+		key := uuid.NewString()
+		answers = append(answers, later(func() (a answer) {
+			for range 20 { // a slow machine may not know an outcome at once
+				if a = c.post(t, "/api/v1/payments", body, "Idempotency-Key", key); a.status == http.StatusCreated {
+					break
+				}
+			}
+			return a
+		}))
 	}
 
 	var all []payments.Payment
