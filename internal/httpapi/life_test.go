@@ -121,4 +121,3 @@ var lives = porcupine.Model{
 	},
 	DescribeOperation: func(input, output any) string { return fmt.Sprintf("%+v → %+v", input, output) },
 }
-
