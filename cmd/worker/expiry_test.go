@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"io"
 	"log/slog"
 	"testing"
 	"testing/synctest"
@@ -14,7 +13,7 @@ import (
 )
 
 func newExpiry(expire func(context.Context, int) (int, error)) *expiry {
-	log := slog.New(slog.NewTextHandler(io.Discard, nil))
+	log := slog.New(slog.DiscardHandler)
 	return &expiry{expire: expire, interval: time.Second, locked: &locked{log: log}, metrics: telemetry.NewWorker(prometheus.NewRegistry()), log: log}
 }
 
