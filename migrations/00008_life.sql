@@ -4,7 +4,7 @@
 -- this file took 1.7 s, an upper bound for its ACCESS EXCLUSIVE locks, and the longest payment 0.8 s
 -- (0.4 s without us).
 -- +goose Up
-SET LOCAL lock_timeout = '5s'; -- a long transaction must not make payments queue behind us: run it again
+SET LOCAL lock_timeout = '1s'; -- a long transaction must not make payments queue behind us: run it again
 
 ALTER TABLE accounts
     ADD COLUMN held_minor bigint NOT NULL DEFAULT 0,
