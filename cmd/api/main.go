@@ -91,9 +91,9 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 		Retention: cfg.IdempotencyRetention,
 		Render:    httpapi.Render,
 		OnClaim:   metrics.Claimed,
-		OnHeld: func(account uuid.UUID) {
-			log.WarnContext(ctx, "account is locked by another session; its payments wait",
-				"account_id", account)
+		OnHeld: func(id uuid.UUID) {
+			log.WarnContext(ctx, "account or payment is locked by another session; what needs it waits",
+				"id", id)
 		},
 	}
 	committing := newGroup(processor, cfg, metrics, log)

@@ -19,7 +19,7 @@ type Processor struct {
 	Retention time.Duration                      // how long an answer is promised to be kept
 	Render    func(Outcome) idempotency.Response // makes the bytes that are stored and sent
 	OnClaim   func(time.Duration)                // called with how long each claim took; may be nil
-	OnHeld    func(account uuid.UUID)            // called when an account is found held; may be nil
+	OnHeld    func(id uuid.UUID)                 // called when an account or payment is found held; may be nil
 
 	held held
 }
