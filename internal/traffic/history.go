@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -45,7 +44,8 @@ func openHistory(path string) (*History, error) {
 // add records an attempt of a client.
 func (h *History) add(id uuid.UUID, a client.Attempt) {
 	x, err := askedFor(a)
-	x.ClientID, x.Key, x.Request = id, a.Key, digest(slices.Concat([]byte(a.Path), a.Body))
+	x.ClientID, x.Key = id, a.Key
+	x.Request = digest(fmt.Appendf(nil, "%s %d %s", a.Path, a.IfVersion, a.Body))
 	x.Status, x.Code = a.Answer.Status, a.Answer.Problem().Code
 	x.Answer, x.Replayed = digest(a.Answer.Body), a.Answer.Replayed()
 	x.RequestID = a.Answer.Header.Get("X-Request-Id")
