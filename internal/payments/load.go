@@ -2,6 +2,7 @@ package payments
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sort"
@@ -74,8 +75,18 @@ func load(ctx context.Context, tx pgx.Tx, rs []Request) (*books, error) {
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return nil, fmt.Errorf("load payments and accounts: %w", err)
 	}
+	for key, p := range b.payments {
+		for _, a := range accountsOfPayment(p, key.tenant) {
+			if b.accounts[a.id] == nil {
+				return nil, fmt.Errorf("%w: payment %s has lost account %s", ErrDamaged, key.id, a.id)
+			}
+		}
+	}
 	return b, nil
 }
+
+// ErrDamaged means that somebody deleted what a payment needs. Other payments work.
+var ErrDamaged = errors.New("the tables are damaged")
 
 // rowKey is an account or a payment and the tenant that asks for it.
 type rowKey struct{ id, tenant uuid.UUID }
