@@ -22,8 +22,7 @@ import (
 const selectExpired = `
 SELECT id, tenant_id FROM payments
 WHERE status = 'authorized' AND authorization_expires_at <= now()
-  AND source_account <> ALL($2::uuid[]) AND destination_account <> ALL($2::uuid[])
-  AND id <> ALL($3::uuid[])
+  AND source_account <> ALL($2::uuid[]) AND id <> ALL($3::uuid[])
 ORDER BY authorization_expires_at LIMIT $1
 FOR NO KEY UPDATE SKIP LOCKED`
 
