@@ -134,6 +134,18 @@ GRANT SELECT ON schema_compatibility TO api_write, api_read, relay, consumer;
 -- +goose Down
 ALTER POLICY every_tenant ON accounts TO api_write;
 ALTER POLICY every_tenant ON payments TO api_write;
+
+-- Version 7 would show such a payment as one that moved in full, and its refunds nowhere.
+-- +goose StatementBegin
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM payments WHERE version > 1 OR status = 'authorized') THEN
+        RAISE EXCEPTION 'payments are held, or were captured, canceled, expired or refunded: version 7 has no place for that'
+            USING ERRCODE = '55000';
+    END IF;
+END $$;
+-- +goose StatementEnd
+
 DROP TABLE schema_compatibility;
 DROP OWNED BY worker; -- in this database; the role itself stays
 REVOKE UPDATE (held_minor) ON accounts FROM api_write;

@@ -39,16 +39,16 @@ func (e *expiry) run(ctx context.Context) error {
 		n, err := e.batch(ctx)
 		took := time.Since(began)
 
-		switch {
-		case err != nil:
+		if n > 0 {
+			e.metrics.Expired(n, took)
+		}
+		if err != nil { // perhaps of one payment only
 			failures++
 			e.metrics.Error()
 			e.log.WarnContext(ctx, "authorizations not released, trying again",
 				"failures", failures, "error", err)
 			sleep(ctx, rand.N(min(maxBackoff, 50*time.Millisecond<<min(failures, 10))))
 			continue
-		case n > 0:
-			e.metrics.Expired(n, took)
 		}
 
 		// Many authorizations may end in the same second. Payments wait for the accounts that a batch

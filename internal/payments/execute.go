@@ -42,6 +42,7 @@ func Execute(ctx context.Context, tx pgx.Tx, rs []Request) ([]Outcome, error) {
 type books struct {
 	accounts map[uuid.UUID]*account
 	payments map[rowKey]*Payment
+	moving   map[rowKey]bool // the payments whose money may move: both of their accounts are there
 	systems  map[system]bool // the tenants and currencies that have a system account
 	now      time.Time       // after the payments were locked, if there are any
 

@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/oncepay/oncepay/internal/idempotency"
 	"github.com/oncepay/oncepay/internal/outbox"
@@ -20,21 +22,60 @@ import (
 const selectExpired = `
 SELECT id, tenant_id FROM payments
 WHERE status = 'authorized' AND authorization_expires_at <= now()
-  AND source_account <> ALL($2::uuid[]) AND destination_account <> ALL($2::uuid[])
-  AND id <> ALL($3::uuid[])
+  AND source_account <> ALL($2::uuid[]) AND id <> ALL($3::uuid[])
 ORDER BY authorization_expires_at LIMIT $1
 FOR NO KEY UPDATE SKIP LOCKED`
 
 // ExpireBatch releases the holds of up to limit authorizations whose time is over, each with its
 // event, and returns how many. Fewer than limit means that none is left, except locked ones, which
 // the next call tries again. Any number of callers may run at once. An error costs nothing, not even
-// idempotency.ErrOutcomeUnknown: what was not released is found again.
+// idempotency.ErrOutcomeUnknown: what was not released is found again. If the error is about one
+// payment, the others are released nevertheless.
 func (p *Processor) ExpireBatch(ctx context.Context, limit int) (int, error) {
+	_, released, err := p.expireBatch(ctx, limit)
+	if !oneIsToBlame(err) {
+		return released, err
+	}
+
+	// One by one, so that only what is damaged keeps its hold. It is left out until the others are
+	// released; then it is tried, and reported, again.
+	var damaged error
+	for range limit {
+		tried, n, err := p.expireBatch(ctx, 1)
+		released += n
+		switch {
+		case oneIsToBlame(err) && len(tried) == 1:
+			id := tried[0].Command.(expirePayment).PaymentID
+			p.held.add(row{rowKey{id, tried[0].TenantID}, true})
+			damaged = fmt.Errorf("payment %s: %w", id, err)
+		case err != nil:
+			return released, err
+		case n == 0:
+			return released, damaged
+		}
+	}
+	return released, damaged
+}
+
+// oneIsToBlame reports whether a batch failed because of what the tables have about one of its
+// payments (class 22: data exception, 23: integrity constraint violation).
+func oneIsToBlame(err error) bool {
+	if errors.Is(err, ErrDamaged) {
+		return true
+	}
+	var e *pgconn.PgError
+	return errors.As(err, &e) && !outbox.MissingDay(err) &&
+		(strings.HasPrefix(e.Code, "22") || strings.HasPrefix(e.Code, "23"))
+}
+
+// expireBatch also returns the commands that it tried last.
+func (p *Processor) expireBatch(
+	ctx context.Context, limit int,
+) (tried []Request, released int, err error) {
 	// CommitOnce, although there is no key: it retries lost races and never cancels a COMMIT, which a
 	// failover could take back after the relay has sent its events.
-	var released int
 	attempt := func(ctx context.Context, tx pgx.Tx) (_ []idempotency.Answer, err error) {
-		released, err = p.expire(ctx, tx, limit)
+		tried, released, err = p.expire(ctx, tx, limit)
 		return nil, err
 	}
 
@@ -47,7 +88,7 @@ func (p *Processor) ExpireBatch(ctx context.Context, limit int) (int, error) {
 			if released < limit {
 				p.held.clear()
 			}
-			return released, nil
+			return tried, released, nil
 		case !dayMade && outbox.MissingDay(err):
 			dayMade = true
 			_, err = outbox.MakePartitions(ctx, p.DB)
@@ -55,23 +96,25 @@ func (p *Processor) ExpireBatch(ctx context.Context, limit int) (int, error) {
 			err = p.hold(ctx, blocked)
 		}
 		if err != nil {
-			return 0, fmt.Errorf("expire authorizations: %w", err)
+			return tried, 0, fmt.Errorf("expire authorizations: %w", err)
 		}
 	}
 }
 
-func (p *Processor) expire(ctx context.Context, tx pgx.Tx, limit int) (int, error) {
-	rs, err := p.expired(ctx, tx, limit)
+func (p *Processor) expire(
+	ctx context.Context, tx pgx.Tx, limit int,
+) (rs []Request, released int, err error) {
+	rs, err = p.expired(ctx, tx, limit)
 	if err != nil || len(rs) == 0 {
-		return 0, err
+		return rs, 0, err
 	}
 	outcomes, err := Execute(ctx, tx, rs)
 	if err != nil {
-		return 0, err
+		return rs, 0, err
 	}
 
 	events := eventsOf(rs, outcomes)
-	return len(events), outbox.Append(ctx, tx, events)
+	return rs, len(events), outbox.Append(ctx, tx, events)
 }
 
 // expired locks payments whose time is over, and returns the command for each.

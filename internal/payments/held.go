@@ -57,8 +57,10 @@ func (h *held) needs(r Request) []row {
 	}
 	payment := rowKey{target.PaymentID, r.TenantID}
 	needed := []row{{payment, true}}
-	for _, a := range h.accounts[payment] {
-		needed = append(needed, row{rowKey: a})
+	for i, a := range h.accounts[payment] {
+		if i == 0 || !releases(r.Command) { // the source comes first
+			needed = append(needed, row{rowKey: a})
+		}
 	}
 	return needed
 }

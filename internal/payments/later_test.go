@@ -164,18 +164,19 @@ func TestOnlyLockedPaymentWaits(t *testing.T) {
 	b.wantBalanced(t)
 }
 
-// A locked account makes the commands about its payments wait, whichever side it is on, and no others.
+// A locked account makes the commands that change it wait, whichever side it is on, and no others: a
+// cancellation changes the source alone.
 func TestLockedAccountHoldsItsPayments(t *testing.T) {
 	t.Parallel()
 	b := newBank(t, nil)
 	stuck, one, other := b.customer(t, 100), b.customer(t, 100), b.customer(t, 100)
 	source := b.authorized(t, 1, stuck, one, time.Hour)[0]
-	destination := b.authorized(t, 1, one, stuck, time.Hour)[0]
+	destination := b.authorized(t, 2, one, stuck, time.Hour)
 	paid := made(t, b.process(t, b.pay(other, stuck, 1)))[0]
 	free := b.authorized(t, 2, one, other, time.Hour)
 	release := b.lock(t, stuck)
 
-	batch := []payments.Request{b.capture(source), b.cancel(destination), b.refund(paid, 0), b.capture(free[0]), b.cancel(free[1]), b.pay(one, other, 1)}
+	batch := []payments.Request{b.cancel(source), b.capture(destination[0]), b.refund(paid, 0), b.capture(free[0]), b.cancel(free[1]), b.pay(one, other, 1), b.cancel(destination[1])}
 	for range 2 {
 		if diff := cmp.Diff([]string{"busy", "busy", "busy"}, states(b.once(t, batch...))[:3]); diff != "" {
 			t.Error(diff)
@@ -221,16 +222,16 @@ func TestSweepLeavesOutLockedRows(t *testing.T) {
 	locked := b.authorized(t, 1, other, one, time.Millisecond)[0]
 	releaseAccount, releasePayment := b.lock(t, stuck), b.lockPayment(t, locked)
 
-	if n := b.expire(t); n != 4 {
-		t.Errorf("released %d, want the 4 that nothing locks", n)
+	if n := b.expire(t); n != 8 {
+		t.Errorf("released %d, want the 8 whose source nothing locks", n)
 	}
 	releasePayment()
 	if n := b.expire(t); n != 1 {
 		t.Errorf("released %d, want the payment that was locked", n)
 	}
 	releaseAccount()
-	if n := b.expire(t); n != 8 {
-		t.Errorf("released %d, want the 8 whose account was locked", n)
+	if n := b.expire(t); n != 4 {
+		t.Errorf("released %d, want the 4 whose account was locked", n)
 	}
 	b.wantBalanced(t)
 }

@@ -2,6 +2,7 @@ package payments
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sort"
@@ -32,14 +33,16 @@ FROM unnest($1::uuid[], $2::uuid[]) t(id, tenant_id)
 JOIN accounts a ON a.id = t.id AND a.tenant_id = t.tenant_id
 ORDER BY a.id FOR NO KEY UPDATE OF a`
 
-// The accounts of payments besides. A payment never changes its accounts, so they are right although
-// this statement does not lock the payments, and it goes out with lockPayments.
+// The accounts of payments besides, both where money may move, the source where a hold is released. A
+// payment never changes its accounts, so they are right although this statement does not lock the
+// payments, and it goes out with lockPayments.
 const lockAccountsOfPayments = `
 SELECT a.id, a.tenant_id, a.kind, a.currency, a.balance_minor, a.held_minor, a.entry_count
 FROM (SELECT * FROM unnest($1::uuid[], $2::uuid[]) t(id, tenant_id)
       UNION
-      SELECT unnest(ARRAY[p.source_account, p.destination_account]), p.tenant_id
-      FROM unnest($3::uuid[], $4::uuid[]) t(id, tenant_id)
+      SELECT unnest(CASE WHEN t.moves THEN ARRAY[p.source_account, p.destination_account]
+                         ELSE ARRAY[p.source_account] END), p.tenant_id
+      FROM unnest($3::uuid[], $4::uuid[], $5::bool[]) t(id, tenant_id, moves)
       JOIN payments p USING (tenant_id, id)) t
 JOIN accounts a ON a.id = t.id AND a.tenant_id = t.tenant_id
 ORDER BY a.id FOR NO KEY UPDATE OF a`
@@ -62,6 +65,12 @@ func load(ctx context.Context, tx pgx.Tx, rs []Request) (*books, error) {
 		systems:  map[system]bool{},
 		changed:  map[rowKey]*Payment{},
 		touched:  map[uuid.UUID]*account{},
+		moving:   map[rowKey]bool{},
+	}
+	for _, r := range rs {
+		if target, ok := targetOf(r.Command); ok && !releases(r.Command) {
+			b.moving[rowKey{target.PaymentID, r.TenantID}] = true
+		}
 	}
 
 	var batch pgx.Batch
@@ -74,8 +83,18 @@ func load(ctx context.Context, tx pgx.Tx, rs []Request) (*books, error) {
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return nil, fmt.Errorf("load payments and accounts: %w", err)
 	}
+	for key, p := range b.payments {
+		for _, a := range b.accountsOf(key, p) {
+			if b.accounts[a.id] == nil {
+				return nil, fmt.Errorf("%w: payment %s has lost account %s", ErrDamaged, key.id, a.id)
+			}
+		}
+	}
 	return b, nil
 }
+
+// ErrDamaged means that somebody deleted what a payment needs. Other payments work.
+var ErrDamaged = errors.New("the tables are damaged")
 
 // rowKey is an account or a payment and the tenant that asks for it.
 type rowKey struct{ id, tenant uuid.UUID }
@@ -128,7 +147,12 @@ func (b *books) queueLocks(batch *pgx.Batch, accounts, payments []rowKey) {
 		paymentIDs, owners := arraysOf(payments)
 		batch.Queue(lockPayments, paymentIDs, owners).Query(b.addPayments(payments))
 		batch.Queue(selectNow).QueryRow(func(row pgx.Row) error { return row.Scan(&b.now) })
-		batch.Queue(lockAccountsOfPayments, ids, tenants, paymentIDs, owners).Query(b.addAccounts(accounts))
+		moves := make([]bool, len(payments))
+		for i, key := range payments {
+			moves[i] = b.moving[key]
+		}
+		batch.Queue(lockAccountsOfPayments, ids, tenants, paymentIDs, owners, moves).
+			Query(b.addAccounts(accounts))
 	}
 	batch.Queue(lockDefault)
 }
@@ -171,7 +195,7 @@ func (b *books) addAccounts(wanted []rowKey) func(pgx.Rows) error {
 
 		if err := rows.Err(); timedOut(err) {
 			for key, p := range b.payments { // which came before
-				wanted = append(wanted, accountsOfPayment(p, key.tenant)...)
+				wanted = append(wanted, b.accountsOf(key, p)...)
 			}
 			wanted = sorted(wanted)
 			return &blockedError{accounts: wanted[notAfter(wanted, last):], cause: err}
@@ -180,8 +204,13 @@ func (b *books) addAccounts(wanted []rowKey) func(pgx.Rows) error {
 	}
 }
 
-func accountsOfPayment(p *Payment, tenant uuid.UUID) []rowKey {
-	return []rowKey{{p.SourceAccount, tenant}, {p.DestinationAccount, tenant}}
+// accountsOf returns the accounts that the commands about p lock.
+func (b *books) accountsOf(key rowKey, p *Payment) []rowKey {
+	accounts := []rowKey{{p.SourceAccount, key.tenant}, {p.DestinationAccount, key.tenant}}
+	if !b.moving[key] {
+		return accounts[:1]
+	}
+	return accounts
 }
 
 // queueSystems adds findSystemAccounts to the batch if rs open system accounts; its rows go into

@@ -88,6 +88,15 @@ func targetOf(c Command) (Target, bool) {
 	return Target{}, false
 }
 
+// releases reports whether c only releases a hold, which concerns the source account alone.
+func releases(c Command) bool {
+	switch c.(type) {
+	case CancelPayment, expirePayment:
+		return true
+	}
+	return false
+}
+
 // How long an authorization may last.
 const (
 	DefaultAuthorization = 7 * 24 * time.Hour
