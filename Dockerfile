@@ -1,4 +1,4 @@
-# One image with all programs; what it runs is the command: /api, /relay, /consumer, /migrate or /oncepay.
+# One image with all programs; what it runs is the command: /api, /relay, /consumer, /worker, /migrate or /oncepay.
 # It builds with BuildKit and without.
 FROM golang:1.26 AS build
 WORKDIR /src
@@ -6,7 +6,7 @@ COPY go.mod go.sum ./
 RUN go mod download
 COPY . .
 ARG VERSION=unknown
-RUN mkdir /out && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X github.com/oncepay/oncepay/internal/telemetry.release=${VERSION}" -o /out/ ./cmd/api ./cmd/relay ./cmd/consumer ./cmd/migrate ./cmd/oncepay
+RUN mkdir /out && CGO_ENABLED=0 go build -trimpath -ldflags "-s -w -X github.com/oncepay/oncepay/internal/telemetry.release=${VERSION}" -o /out/ ./cmd/api ./cmd/relay ./cmd/consumer ./cmd/worker ./cmd/migrate ./cmd/oncepay
 
 # Nothing but the programs and whom to trust: no shell, no package manager, nothing to patch but Go.
 FROM scratch

@@ -11,7 +11,7 @@ RACE := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
 PGBOUNCER := $(shell PATH=$$PATH:/usr/sbin command -v pgbouncer)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kill demo-check bench-intake bench-relay bench-smoke mutants soak record test test-big test-containers check fmt fmt-check vet lint build migrate up down test-compose compose-demo clean tools
+.PHONY: help demo demo-kill demo-check bench-intake bench-expiry bench-relay bench-smoke mutants soak record test test-big test-containers check fmt fmt-check vet lint build migrate up down test-compose compose-demo clean tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,10 +19,10 @@ help: ## list the targets
 demo: ## run everything on this machine, nothing to install; Ctrl-C stops it and counts
 	go build -o bin/demo ./cmd/demo && exec bin/demo # not go run, which makes a failure of Ctrl-C
 
-demo-kill: ## demo, and every 4 s api, relay or consumer is killed
+demo-kill: ## demo, and every 4 s api, relay, consumer or worker is killed
 	go build -o bin/demo ./cmd/demo && exec bin/demo -kill
 
-demo-check: ## the same without a terminal: 20 s at full speed, api and consumer killed once, the relay twice, everything counted
+demo-check: ## the same without a terminal: 24 s at full speed, api, consumer and worker killed once, the relay twice, everything counted
 	go run ./cmd/demo -check
 
 test: ## all tests with -race, against an embedded Postgres and broker (or TEST_DATABASE_URL, TEST_KAFKA_BROKERS)
@@ -70,6 +70,9 @@ down: ## stop what `make up` started and delete its data
 
 bench-intake: ## payments a second with group commit and without, latencies, cost of each payment; the books are checked (under 5 minutes)
 	go run ./tools/bench intake
+
+bench-expiry: ## 100,000 authorizations expire in one second beside 2,000 payments/s: when the last is released, latencies; the books are checked (2 minutes)
+	go run ./tools/bench expiry
 
 bench-relay: ## events a second of the relay and the tutorials' one, latencies, cost; every topic is checked (under 6 minutes; KAFKA_BROKERS, else a container, else kfake)
 	go run ./tools/bench relay

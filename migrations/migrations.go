@@ -101,7 +101,12 @@ SELECT coalesce(max(v.version_id), 0)
 FROM (SELECT DISTINCT ON (version_id) version_id, is_applied FROM goose_db_version ORDER BY version_id, id DESC) v
 WHERE v.is_applied`
 
-// Check returns ErrOutOfStep when the schema is older or newer than this program was built for.
+// Absent: the schema serves no program but its own.
+const compatible = `
+SELECT coalesce((SELECT oldest_program FROM schema_compatibility), $1)`
+
+// Check returns ErrOutOfStep when the schema is older than this program, or newer and no longer serves it. A migration
+// says in schema_compatibility which programs it serves: one that restarts in the middle of a deploy comes up.
 func Check(ctx context.Context, db Querier) error {
 	var exists bool
 	if err := db.QueryRow(ctx, versioned).Scan(&exists); err != nil {
@@ -113,12 +118,22 @@ func Check(ctx context.Context, db Querier) error {
 			return fmt.Errorf("read schema version: %w", err)
 		}
 	}
+
 	want := Version()
 	switch {
 	case have < want:
 		return fmt.Errorf("%w: the database is at version %d, this program needs %d: run `migrate up`", ErrOutOfStep, have, want)
-	case have > want:
-		return fmt.Errorf("%w: the database is at version %d, this program knows only %d: deploy a newer program", ErrOutOfStep, have, want)
+	case have == want:
+		return nil
+	}
+
+	var oldest int64
+	if err := db.QueryRow(ctx, compatible, have).Scan(&oldest); err != nil {
+		return fmt.Errorf("read which programs the schema serves: %w", err)
+	}
+	if want < oldest {
+		return fmt.Errorf("%w: the database is at version %d and serves programs from %d on, this one knows only %d: deploy a newer program",
+			ErrOutOfStep, have, oldest, want)
 	}
 	return nil
 }

@@ -24,13 +24,17 @@ func TestCheck(t *testing.T) {
 	for name, c := range map[string]struct {
 		last    int64 // written behind what is applied; zero: nothing is
 		applied bool
+		oldest  int64 // program that the schema serves
 		want    string
 	}{
-		"as it should be":  {},
-		"older":            {migrations.Version(), false, "run `migrate up`"}, // the last file was rolled back
-		"newer":            {migrations.Version() + 1, true, "deploy a newer program"},
-		"newer and undone": {migrations.Version() + 1, false, ""},
-		"rolled forward":   {migrations.Version(), true, ""},
+		"as it should be":        {},
+		"older":                  {migrations.Version(), false, 1, "run `migrate up`"}, // the last file was rolled back
+		"newer":                  {migrations.Version() + 1, true, migrations.Version() + 1, "deploy a newer program"},
+		"newer and silent":       {migrations.Version() + 1, true, 0, "deploy a newer program"},
+		"newer, serves this one": {migrations.Version() + 1, true, migrations.Version(), ""},
+		"newer, serves older":    {migrations.Version() + 1, true, 1, ""},
+		"newer and undone":       {migrations.Version() + 1, false, migrations.Version() + 1, ""},
+		"rolled forward":         {migrations.Version(), true, 1, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -40,6 +44,10 @@ func TestCheck(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
+			}
+			exec(t, owner, `UPDATE schema_compatibility SET oldest_program = $1`, c.oldest)
+			if c.oldest == 0 {
+				exec(t, owner, `DELETE FROM schema_compatibility`)
 			}
 			err := migrations.Check(t.Context(), owner)
 			if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, migrations.ErrOutOfStep) || !strings.Contains(err.Error(), c.want)) {
@@ -54,7 +62,10 @@ func TestRolesMayNotChangeHistory(t *testing.T) {
 	db := testenv.Database(t)
 	for role, statements := range map[string][]string{
 		"api_write": {
-			`UPDATE payments SET status = 'declined'`, `DELETE FROM payments`,
+			`UPDATE payments SET amount_minor = 1`, `UPDATE payments SET source_account = id`, `DELETE FROM payments`,
+			`UPDATE refunds SET amount_minor = 1`, `DELETE FROM refunds`,
+			`UPDATE payment_commands SET version = 1`, `DELETE FROM payment_commands`, `SELECT FROM payment_commands`,
+			`UPDATE schema_compatibility SET oldest_program = 1`,
 			`UPDATE ledger_entries SET amount_minor = 1`, `DELETE FROM ledger_entries`,
 			`UPDATE idempotency_keys SET body = ''`, `DELETE FROM idempotency_keys`,
 			`UPDATE outbox_events SET payload = ''`, `DELETE FROM outbox_events`,
@@ -63,7 +74,7 @@ func TestRolesMayNotChangeHistory(t *testing.T) {
 		},
 		"api_read": {
 			`UPDATE accounts SET balance_minor = 0`, `DELETE FROM payments`, `DELETE FROM idempotency_keys`,
-			`SELECT FROM credentials`, `SELECT FROM outbox_events`,
+			`SELECT FROM credentials`, `SELECT FROM outbox_events`, `SELECT FROM payment_commands`, `UPDATE refunds SET amount_minor = 1`,
 		},
 		"relay": {
 			`UPDATE outbox_events SET payload = ''`, `DELETE FROM outbox_events`, `DELETE FROM outbox_cursors`,

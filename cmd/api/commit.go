@@ -41,7 +41,12 @@ func newGroup(
 // a request that was executed would be told that it is a replay.
 func oneIsToBlame(err error) bool {
 	var e *pgconn.PgError
-	if !errors.As(err, &e) || len(e.Code) != 5 || errors.Is(err, idempotency.ErrOutcomeUnknown) {
+	switch {
+	case errors.Is(err, idempotency.ErrOutcomeUnknown):
+		return false
+	case errors.Is(err, payments.ErrDamaged):
+		return true
+	case !errors.As(err, &e) || len(e.Code) != 5:
 		return false
 	}
 	return e.Code[:2] == "22" || e.Code[:2] == "23"

@@ -186,6 +186,9 @@ func TestOnlyDataErrorsSplitABatch(t *testing.T) {
 			t.Errorf("%q: an unknown outcome is split", code)
 		}
 	}
+	if !oneIsToBlame(payments.ErrDamaged) || oneIsToBlame(errors.Join(idempotency.ErrOutcomeUnknown, payments.ErrDamaged)) {
+		t.Error("a payment without its account is not told apart")
+	}
 	if oneIsToBlame(nil) || oneIsToBlame(context.DeadlineExceeded) {
 		t.Error("what is no answer of the server is split")
 	}

@@ -1,4 +1,4 @@
-// Command api answers HTTP: it takes payments, and shows accounts, entries and payments.
+// Command api answers HTTP: it takes payments, captures, cancels and refunds them, and shows them and the accounts.
 package main
 
 import (
@@ -91,9 +91,9 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 		Retention: cfg.IdempotencyRetention,
 		Render:    httpapi.Render,
 		OnClaim:   metrics.Claimed,
-		OnHeld: func(account uuid.UUID) {
-			log.WarnContext(ctx, "account is locked by another session; its payments wait",
-				"account_id", account)
+		OnHeld: func(id uuid.UUID) {
+			log.WarnContext(ctx, "account or payment is locked by another session; what needs it waits",
+				"id", id)
 		},
 	}
 	committing := newGroup(processor, cfg, metrics, log)
@@ -102,14 +102,15 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	var draining atomic.Bool
 	watch := observer{metrics: metrics, log: log}
 	handler := httpapi.New(httpapi.Options{
-		Submit:      committing.Do,
-		Await:       processor.Await,
-		Write:       db.write,
-		Read:        db.read,
-		Credentials: credentials.NewVerifier(db.auth, time.Now),
-		Retention:   cfg.IdempotencyRetention,
-		RateLimit:   float64(cfg.RateLimit),
-		TenantMax:   cfg.TenantMax,
+		Submit:           committing.Do,
+		Await:            processor.Await,
+		Write:            db.write,
+		Read:             db.read,
+		Credentials:      credentials.NewVerifier(db.auth, time.Now),
+		Retention:        cfg.IdempotencyRetention,
+		RateLimit:        float64(cfg.RateLimit),
+		TenantMax:        cfg.TenantMax,
+		AuthorizationMin: cfg.AuthorizationMin,
 		Ready: func(ctx context.Context) error {
 			if draining.Load() {
 				return errors.New("shutting down")

@@ -14,7 +14,7 @@ import (
 const tenantTables = `
 SELECT current_user, coalesce(string_agg(c.relname, ', ' ORDER BY c.relname), '') FROM pg_class c
 WHERE c.oid IN (to_regclass('accounts'), to_regclass('payments'), to_regclass('ledger_entries'),
-    to_regclass('idempotency_keys')) AND `
+    to_regclass('refunds'), to_regclass('payment_commands'), to_regclass('idempotency_keys')) AND `
 
 // row_security_active knows whom row-level security exempts: superusers, owners and BYPASSRLS. A
 // login with a second role has that role's policies too, so every policy in force must check the
@@ -49,7 +49,8 @@ func checkReader(ctx context.Context, db *pgxpool.Pool, cfg config.API, log *slo
 		"with the role api_read and no other, or set ROW_LEVEL_SECURITY=off", role, tables)
 }
 
-// The API changes nothing but balances, on which it has rights by column.
+// The API changes balances and the state of payments, on which it has rights by column, and nothing
+// else.
 const rewrites = tenantTables + `has_table_privilege(c.oid, 'UPDATE, DELETE, TRUNCATE')`
 
 // checkWriter warns if a bug in the API could destroy what was written.

@@ -36,7 +36,7 @@ func shell(getenv func(string) string, args ...string) (stdout, stderr string, c
 func TestStartNamesEachFault(t *testing.T) {
 	t.Parallel()
 	ahead := testenv.Database(t)
-	if _, err := ahead.Pool(t, "").Exec(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, true)`); err != nil {
+	if _, err := ahead.Pool(t, "").Exec(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, true); UPDATE schema_compatibility SET oldest_program = 9999`); err != nil {
 		t.Fatal(err)
 	}
 	good, brokers := testenv.Database(t).URLAs("consumer"), strings.Join(testenv.Brokers(t), ",")

@@ -26,8 +26,9 @@ func (c *compose) open(ctx context.Context) error {
 		c.containers[name] = strings.TrimSpace(string(id))
 	}
 
-	c.say("api, relay and consumer run in Docker; their metrics are at")
-	c.say("http://127.0.0.1:9090/metrics (api), 9091 (relay) and 9092 (consumer)")
+	c.say("api, relay, consumer and worker run in Docker; their metrics are at")
+	c.say("http://127.0.0.1:9090/metrics (api), 9091 (relay), 9092 (consumer)")
+	c.say("and 9093 (worker)")
 	c.say("requests go to %s", c.url())
 	return nil
 }

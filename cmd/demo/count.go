@@ -27,10 +27,11 @@ func (d *demo) lookBefore(ctx context.Context, v traffic.View) (err error) {
 // prints what it found. Its error is what is wrong.
 func (d *demo) count(ctx context.Context, l *traffic.Load, v traffic.View) error {
 	d.counted = true
-	d.say("requests have stopped; waiting until every event is sent and processed")
+	d.say("requests have stopped; waiting until what is held has expired,")
+	d.say("and every event is sent and processed")
 
 	notDrained := v.Drain(ctx, func(c traffic.Counts) {
-		d.say("still waiting: backlog %d, lag %d", c.Backlog, c.Lag())
+		d.say("still waiting: backlog %d, lag %d, %d holds to expire", c.Backlog, c.Lag(), c.Expiring)
 	})
 	// What is missing after the wait is in the report, so count all the same.
 	if ctx.Err() != nil {
@@ -55,6 +56,11 @@ func (d *demo) count(ctx context.Context, l *traffic.Load, v traffic.View) error
 	// Leave out what earlier runs did.
 	report.Payments -= d.before.Payments
 	report.Declined -= d.before.Declined
+	report.Authorized -= d.before.Authorized
+	report.Captured -= d.before.Captured
+	report.Canceled -= d.before.Canceled
+	report.Expired -= d.before.Expired
+	report.Refunds -= d.before.Refunds
 	report.Events -= d.before.Events
 	report.PaymentEvents -= d.before.PaymentEvents
 	report.Repeated -= d.before.Repeated

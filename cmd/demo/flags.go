@@ -10,16 +10,18 @@ import (
 
 const usage = `Usage: demo [flags]
 
-Runs Postgres, Kafka, api, relay and consumer on free ports of this machine and
-sends them requests. Ctrl-C stops the requests, waits until every event has
-arrived, counts what was lost or doubled, and leaves nothing behind; a second
-Ctrl-C does not wait. Postgres is taken from this machine or downloaded once.
+Runs Postgres, Kafka, api, relay, consumer and worker on free ports of this
+machine and sends them requests: payments, captures, cancels and refunds. Ctrl-C
+stops the requests, waits until every event has arrived, counts what was lost or
+doubled, and leaves nothing behind; a second Ctrl-C does not wait. Postgres is
+taken from this machine or downloaded once.
 
-With -check it needs no terminal: 20 s of requests as fast as they are answered;
-SIGKILL to api, relay, consumer and relay, each with at least 50 requests in
-flight; the same count; and as the last line a JSON object. One relay dies while
-the broker drops its batch, one after the broker has taken it. The exit code is
-1 if anything is wrong or if no killed relay's events were sent again.
+With -check it needs no terminal: 24 s of requests as fast as they are answered;
+SIGKILL to api, relay, consumer, worker and relay, each with at least 50
+requests in flight; the same count; and as the last line a JSON object. One
+relay dies while the broker drops its batch, one after the broker has taken it.
+The exit code is 1 if anything is wrong, if no killed relay's events were sent
+again, or if no payment was captured, canceled, expired or refunded.
 
 Examples:
   go run ./cmd/demo
@@ -49,9 +51,9 @@ func parse(args []string, stdout io.Writer) (o options, done bool, err error) {
 	flags.DurationVar(&o.length, "for", 0,
 		"`duration` after which it stops by itself; 0 = at Ctrl-C")
 	flags.BoolVar(&o.kill, "kill", false,
-		"every 4 s SIGKILL the next of api, relay, consumer and relay,\nand start it again")
+		"every 4 s SIGKILL the next of api, relay, consumer, worker\nand relay, and start it again")
 	flags.BoolVar(&o.check, "check", false,
-		"20 s at full speed, four kills, JSON as the last line")
+		"24 s at full speed, five kills, JSON as the last line")
 	flags.BoolVar(&o.compose, "compose", false,
 		"use what make up runs in Docker, instead of servers of its own")
 

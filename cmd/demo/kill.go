@@ -33,7 +33,7 @@ const (
 
 // victims are in the order of their kills.
 var victims = []victim{
-	{program: "api"}, {"relay", dropped}, {program: "consumer"}, {"relay", landed},
+	{program: "api"}, {"relay", dropped}, {program: "consumer"}, {program: "worker"}, {"relay", landed},
 }
 
 func (v victim) String() string {
@@ -55,6 +55,7 @@ var (
 		"api":      "; clients repeat what was cut off",
 		"relay":    "; it sends when the old lease ends (3 s)",
 		"consumer": "; Kafka waits 10 s for the old one",
+		"worker":   "; it finds what was not released",
 	}
 )
 

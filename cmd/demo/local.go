@@ -44,7 +44,7 @@ func (l *local) open(ctx context.Context) (err error) {
 	l.running, l.ended = map[string]*program{}, make(chan error, len(programs))
 	l.address, l.admin = "127.0.0.1:0", map[string]string{}
 
-	l.say("building api, relay, consumer and oncepay")
+	l.say("building api, relay, consumer, worker and oncepay")
 	if err := process.Build(ctx, l.dir, []string{"-ldflags=-s -w"}, append(programs, "oncepay")...); err != nil {
 		return err
 	}
@@ -71,7 +71,7 @@ func (l *local) open(ctx context.Context) (err error) {
 	}
 
 	// The API comes last: when it serves, everything behind it runs.
-	for _, name := range []string{"consumer", "relay", "api"} {
+	for _, name := range []string{"consumer", "relay", "worker", "api"} {
 		if err := l.start(ctx, name); err != nil {
 			return err
 		}
@@ -90,7 +90,7 @@ func (l *local) start(ctx context.Context, name string) error {
 	if name == "api" {
 		env = []string{
 			"DATABASE_URL=" + l.as("api_write"), "DATABASE_READ_URL=" + l.as("api_read"),
-			"HTTP_ADDR=" + l.address,
+			"HTTP_ADDR=" + l.address, "AUTHORIZATION_MIN=1s",
 		}
 	}
 	if admin := l.admin[name]; admin != "" {

@@ -23,14 +23,11 @@ func (d *demo) show(soft, hard context.Context, l *traffic.Load, v traffic.View)
 	hard, giveUp := context.WithCancel(hard)
 	defer giveUp()
 
-	sent, moved, killed := make(chan struct{}), make(chan error, 1), make(chan error, 1)
+	sent, killed := make(chan struct{}), make(chan error, 1)
 
 	go func() {
 		defer close(sent)
 		l.Run(sending, hard, d.rate)
-	}()
-	go func() {
-		moved <- traffic.MoveParcels(sending, hard, d.stack.owner(), d.stack.brokers(), topicPrefix)
 	}()
 	go func() { killed <- d.killInTurn(sending, hard, l) }()
 
@@ -44,9 +41,8 @@ func (d *demo) show(soft, hard context.Context, l *traffic.Load, v traffic.View)
 	<-sent
 
 	// By now a program that was killed is running again.
-	killErr, moveErr := <-killed, <-moved
-	if err == nil {
-		err = errors.Join(killErr, moveErr)
+	if killErr := <-killed; err == nil {
+		err = killErr
 	}
 
 	if err == nil && d.check && soft.Err() != nil {

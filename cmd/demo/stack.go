@@ -36,8 +36,9 @@ type stack interface {
 // topicPrefix is TOPIC_PREFIX's default.
 const topicPrefix = "oncepay."
 
-// programs are in the order in which requests pass through them.
-var programs = []string{"api", "relay", "consumer"}
+// programs are in the order in which requests pass through them. The worker goes on with what a
+// request began.
+var programs = []string{"api", "worker", "relay", "consumer"}
 
 // prepare creates clients of one tenant: two for the demo's own requests, all of which are counted,
 // and one for the visitor.

@@ -10,21 +10,26 @@ import (
 // legend explains header, row what is below it.
 const (
 	legend = `
-Seven in ten requests are new payments. The others are what clients do as well:
-repeat, hang up, send one key twice, pay without money.
+Six in ten requests are new payments, and a third of these only hold the money.
+The others capture, cancel and refund them, or are what clients do as well:
+repeat, hang up, send one key twice, ask for too much.
 
-  made       payments, declined ones included
-  replayed   repeats that got the stored answer
-  refused    a key used for something else, too little money, no such account
-  backlog    events in the outbox that the relay has not sent yet
-  lag        events on Kafka that the consumer has not processed yet
-  processed  events that took effect in the consumer's tables
+  pay/s     new payments in the last second
+  made      payments, declined ones included
+  held      authorized: the money is held, and has not moved
+  captured  of those that were held: the money, or a part of it, has moved
+  canceled  the money was released on request
+  expired   the money was released by the worker, after two seconds
+  refunds   of payments that were captured or paid at once
+  replays   repeats that got the stored answer
+  backlog   events in the outbox that the relay has not sent yet
+  lag       events on Kafka that the consumer has not processed yet
 
-Each payment has one event: first in backlog, then in lag, then in processed.
+Each change of a payment has one event: first in backlog, then in lag.
 
 `
-	header = "       payments/s      made  replayed   refused   backlog      lag  processed\n"
-	row    = "%10.0f %9d %9d %9d %9d %8d %10d"
+	header = "       pay/s   made held captured canceled expired refunds replays  backlog  lag\n"
+	row    = "%5.0f %6d %4d %8d %8d %7d %7d %7d %8d %4d"
 
 	rowsPerHeader = 20
 )
@@ -38,7 +43,8 @@ func (d *demo) sayCounts(rows int, rate float64, c traffic.Counts, h *traffic.Hi
 		d.print(header)
 	}
 
-	d.say(row, rate, c.Payments, h.Replays.Load(), h.Refused.Load(), c.Backlog, c.Lag(), c.Consumed)
+	d.say(row, rate, c.Payments, c.Held, c.Captured, c.Canceled, c.Expired, c.Refunds,
+		h.Replays.Load(), c.Backlog, c.Lag())
 }
 
 const commands = `
@@ -79,12 +85,15 @@ func (d *demo) printCommands() {
 func totals(r invariant.Report, cut int64) string {
 	return fmt.Sprintf(`
 %8d  payments, %d of them declined for lack of money
-%8d  events: %d of payments, the others of accounts and of parcels,
-          which have many events each and so show that the order holds
+%8d  of these held the money first: %d were captured, %d canceled,
+          and %d expired
+%8d  refunds
+%8d  events: %d of payments, in the order of each life, the others
+          of accounts
 %8d  events sent again by the relays that replaced killed ones
 %8d  requests of clients, their repeats included
 %8d  of these were cut off: the connection broke before the answer came;
-          for %d the repeat found the payment
+          for %d the repeat found what had been done
 
-`, r.Payments, r.Declined, r.Events, r.PaymentEvents, r.Repeated, r.Exchanges, cut, r.Recovered)
+`, r.Payments, r.Declined, r.Authorized, r.Captured, r.Canceled, r.Expired, r.Refunds, r.Events, r.PaymentEvents, r.Repeated, r.Exchanges, cut, r.Recovered)
 }

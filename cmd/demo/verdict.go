@@ -15,12 +15,18 @@ type verdict struct {
 	Replays           int64   `json:"replays"`
 	MismatchesRefused int64   `json:"mismatches_refused"`
 	Declined          int64   `json:"declined"`
+	Authorized        int64   `json:"authorized"`
+	Captured          int64   `json:"captured"`
+	Canceled          int64   `json:"canceled"`
+	Expired           int64   `json:"expired"`
+	Refunds           int64   `json:"refunds"`
 	Events            int64   `json:"events"`
 	Lost              int64   `json:"lost"`               // acknowledged payments, events, effects
 	DuplicatedEffects int64   `json:"duplicated_effects"` // keys paid twice, statements ≠ ledger
-	OutOfOrder        int64   `json:"out_of_order"`
-	Unbalanced        int64   `json:"unbalanced"` // payments and accounts
-	SentAgain         int64   `json:"sent_again"` // events, by the successors of killed relays
+	OutOfOrder        int64   `json:"out_of_order"`       // events, or what may not follow
+	Unbalanced        int64   `json:"unbalanced"`         // payments, refunds and accounts
+	HoldsWrong        int64   `json:"holds_wrong"`        // accounts
+	SentAgain         int64   `json:"sent_again"`         // events, by the successors of killed relays
 	Kills             int     `json:"kills"`
 	Seconds           float64 `json:"seconds"`
 
@@ -46,15 +52,18 @@ func (d *demo) judge(r invariant.Report) verdict {
 
 	return verdict{
 		Payments: r.Payments, Replays: r.Replays, MismatchesRefused: r.MismatchesRefused,
-		Declined: r.Declined, Events: r.Events,
+		Declined: r.Declined, Authorized: r.Authorized, Captured: r.Captured, Canceled: r.Canceled,
+		Expired: r.Expired, Refunds: r.Refunds, Events: r.Events,
 		SentAgain: r.Repeated,
 		Lost: wrong(
 			invariant.AcknowledgedMissing, invariant.EventsMissing,
 			invariant.EventsLost, invariant.EffectsLost),
 		DuplicatedEffects: wrong(invariant.KeysTwice, invariant.StatementsWrong),
-		OutOfOrder:        wrong(invariant.EventsOutOfOrder),
-		Unbalanced:        wrong(invariant.PaymentsUnbalanced, invariant.BalancesWrong),
-		Wrong:             r.Wrong(),
+		OutOfOrder:        wrong(invariant.EventsOutOfOrder, invariant.TransitionsIllegal),
+		Unbalanced: wrong(
+			invariant.PaymentsUnbalanced, invariant.RefundsUnbalanced, invariant.BalancesWrong),
+		HoldsWrong: wrong(invariant.HoldsWrong),
+		Wrong:      r.Wrong(),
 	}
 }
 
@@ -104,9 +113,14 @@ func (d *demo) objections(r invariant.Report, h *traffic.History) error {
 		{"replay", r.Replays},
 		{"refusal of a reused key", r.MismatchesRefused},
 		{"declined payment", r.Declined},
+		{"authorized payment", r.Authorized},
+		{"captured payment", r.Captured},
+		{"canceled payment", r.Canceled},
+		{"expired payment", r.Expired},
+		{"refund", r.Refunds},
 		{"request that was cut off after its COMMIT and found by its repeat", r.Recovered},
 	} {
-		object(saw.n == 0, "there was no %s: nothing was shown", saw.what)
+		object(saw.n == 0, "there was no %s: nothing was shown of it", saw.what)
 	}
 
 	return errors.Join(errs...)

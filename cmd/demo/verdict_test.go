@@ -14,9 +14,9 @@ import (
 // goodRun is one to which there is nothing to object.
 func goodRun() (*demo, invariant.Report, *traffic.History) {
 	d := &demo{options: options{check: true}, kills: []kill{
-		{victim{program: "api"}, 96}, {victim{"relay", dropped}, 96}, {victim{program: "consumer"}, leastInFlight}, {victim{"relay", landed}, 96},
+		{victim{program: "api"}, 96}, {victim{"relay", dropped}, 96}, {victim{program: "consumer"}, leastInFlight}, {victim{program: "worker"}, 96}, {victim{"relay", landed}, 96},
 	}}
-	r := invariant.Report{Payments: 100, Declined: 3, Events: 117, Records: 120, Repeated: 3, Exchanges: 150, Replays: 20, MismatchesRefused: 5, Recovered: 4}
+	r := invariant.Report{Payments: 100, Declined: 3, Authorized: 30, Captured: 15, Canceled: 8, Expired: 7, Refunds: 9, Events: 117, Records: 120, Repeated: 3, Exchanges: 150, Replays: 20, MismatchesRefused: 5, Recovered: 4}
 	for _, name := range []string{invariant.AcknowledgedMissing, invariant.KeysTwice, invariant.EventsLost, invariant.EventsOutOfOrder, invariant.PaymentsUnbalanced} {
 		r.Lines = append(r.Lines, invariant.Line{Name: name, Of: 100})
 	}
@@ -29,7 +29,7 @@ func TestGoodRunHasNoObjections(t *testing.T) {
 	if err := d.objections(r, h); err != nil {
 		t.Error(err)
 	}
-	want := verdict{Payments: 100, Replays: 20, MismatchesRefused: 5, Declined: 3, Events: 117, SentAgain: 3}
+	want := verdict{Payments: 100, Replays: 20, MismatchesRefused: 5, Declined: 3, Authorized: 30, Captured: 15, Canceled: 8, Expired: 7, Refunds: 9, Events: 117, SentAgain: 3}
 	if diff := cmp.Diff(want, d.judge(r), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -42,7 +42,7 @@ func TestObjections(t *testing.T) {
 		"not clean":         func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Lines[2].Wrong = 1 },
 		"looked at nothing": func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Lines[1].Of = 0 },
 		"only 49 requests":  func(d *demo, _ *invariant.Report, _ *traffic.History) { d.kills[2].inFlight = 49 },
-		"relay with its batch landed was killed 0":  func(d *demo, _ *invariant.Report, _ *traffic.History) { d.kills[3].batch = dropped },
+		"relay with its batch landed was killed 0":  func(d *demo, _ *invariant.Report, _ *traffic.History) { d.kills[4].batch = dropped },
 		"relay with its batch dropped was killed 0": func(d *demo, _ *invariant.Report, _ *traffic.History) { d.kills[1].program = "api" },
 		"api was killed 2 times": func(d *demo, _ *invariant.Report, _ *traffic.History) {
 			d.kills = append(d.kills, kill{victim{program: "api"}, 96})
@@ -54,6 +54,11 @@ func TestObjections(t *testing.T) {
 		"no replay":               func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Replays = 0 },
 		"no refusal of a reused":  func(_ *demo, r *invariant.Report, _ *traffic.History) { r.MismatchesRefused = 0 },
 		"no declined payment":     func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Declined = 0 },
+		"no authorized payment":   func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Authorized = 0 },
+		"no captured payment":     func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Captured = 0 },
+		"no canceled payment":     func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Canceled = 0 },
+		"no expired payment":      func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Expired = 0 },
+		"no refund":               func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Refunds = 0 },
 		"no request that was cut": func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Recovered = 0 },
 	} {
 		t.Run(want, func(t *testing.T) {
@@ -77,7 +82,10 @@ func TestJudgeCountsEachDefect(t *testing.T) {
 		invariant.KeysTwice:           {DuplicatedEffects: 7},
 		invariant.StatementsWrong:     {DuplicatedEffects: 7},
 		invariant.EventsOutOfOrder:    {OutOfOrder: 7},
+		invariant.TransitionsIllegal:  {OutOfOrder: 7},
 		invariant.PaymentsUnbalanced:  {Unbalanced: 7},
+		invariant.RefundsUnbalanced:   {Unbalanced: 7},
+		invariant.HoldsWrong:          {HoldsWrong: 7},
 		invariant.BalancesWrong:       {Unbalanced: 7},
 	} {
 		got := (&demo{}).judge(invariant.Report{Lines: []invariant.Line{{Name: name, Wrong: 7, Of: 10}}})

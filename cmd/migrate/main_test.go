@@ -96,7 +96,9 @@ func checkStatus(t *testing.T, address string, applied bool) {
 func TestADatabaseNewerThanTheProgramIsReported(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
-	if _, err := db.Pool(t, "").Exec(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, true)`); err != nil {
+	if _, err := db.Pool(t, "").Exec(t.Context(), `
+		INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, true);
+		UPDATE schema_compatibility SET oldest_program = 99999`); err != nil {
 		t.Fatal(err)
 	}
 	_, stderr, code := migrate(t, db.URL, "up")

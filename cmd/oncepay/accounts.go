@@ -192,7 +192,7 @@ func (found accounts) system() *payments.Account {
 // Names are not unique: the oldest account of a name counts.
 const readAccounts = `
 SELECT DISTINCT ON (kind, array_position($3::text[], name))
-       id, currency, kind, name, balance_minor, created_at, entry_count
+       id, currency, kind, name, balance_minor, held_minor, created_at, entry_count
 FROM accounts
 WHERE tenant_id = $1 AND currency = $2 AND (kind = 'system' OR name = ANY ($3::text[]))
 ORDER BY kind, array_position($3::text[], name), id`

@@ -16,11 +16,12 @@ import (
 func (c caller) get() *cobra.Command {
 	get := &cobra.Command{
 		Use:   "get ID",
-		Short: "Show a payment or an account",
-		Long: `Shows the payment of that id, or else the account. --json shows the service's answer.
+		Short: "Show a payment with its history, an account or a refund",
+		Long: `Shows the payment of that id with its history, or else the account, or else the refund. --json
+shows the service's answer.
 
-Exit codes: 0 here it is; 1 the API could not be asked; 2 refused: no such payment or account of
-yours, or a bad credential.`,
+Exit codes: 0 here it is; 1 the API could not be asked; 2 refused: no such payment, account or
+refund of yours, or a bad credential.`,
 		Example: "  oncepay get 0198a6de-5c1f-7000-8000-0123456789ab\n" +
 			"  oncepay get 0198a6de-5c1f-7000-8000-0123456789ab --json",
 		GroupID: asClient,
@@ -30,49 +31,32 @@ yours, or a bad credential.`,
 	program.Argument(get, &id, parseID)
 
 	get.RunE = func(cmd *cobra.Command, _ []string) error {
-		var payment payments.Payment
-		body, err := c.ask(cmd.Context(), "/api/v1/payments/"+id.String(), &payment)
-		if err == nil {
-			return program.Show(cmd, body, func(w io.Writer) { printPayment(w, payment) })
+		// The id does not tell what it is of.
+		err := show(cmd, c, "/api/v1/payments/"+id.String(), printHistory)
+		if missing(err) {
+			err = show(cmd, c, "/api/v1/accounts/"+id.String(), printAccount)
 		}
-
-		// The id does not tell a payment from an account.
-		var none *refusal
-		if !errors.As(err, &none) || none.Status != http.StatusNotFound {
-			return shown(cmd, err)
+		if missing(err) {
+			err = show(cmd, c, "/api/v1/refunds/"+id.String(), printRefund)
 		}
-
-		var account payments.Account
-		body, err = c.ask(cmd.Context(), "/api/v1/accounts/"+id.String(), &account)
-		if err != nil {
-			return shown(cmd, err)
-		}
-
-		return program.Show(cmd, body, func(w io.Writer) { printAccount(w, account) })
+		return shown(cmd, err)
 	}
 	return get
 }
 
-func printPayment(w io.Writer, p payments.Payment) {
-	status := string(p.Status)
-	if p.DeclineCode != "" {
-		status += ": " + string(p.DeclineCode)
+// show asks for the T at path and shows it.
+func show[T any](cmd *cobra.Command, c caller, path string, text func(io.Writer, T)) error {
+	var v T
+	body, err := c.ask(cmd.Context(), path, &v)
+	if err != nil {
+		return err
 	}
+	return program.Show(cmd, body, func(w io.Writer) { text(w, v) })
+}
 
-	program.Row(w, "payment", p.ID)
-	program.Row(w, "status", status)
-	program.Row(w, "amount", money(p.AmountMinor, p.Currency))
-	program.Row(w, "from", p.SourceAccount)
-	program.Row(w, "to", p.DestinationAccount)
-
-	if p.Description != "" {
-		program.Row(w, "description", p.Description)
-	}
-	if p.ClientReference != "" {
-		program.Row(w, "reference", p.ClientReference)
-	}
-
-	program.Row(w, "processed", p.ProcessedAt)
+func missing(err error) bool {
+	var none *refusal
+	return errors.As(err, &none) && none.Status == http.StatusNotFound
 }
 
 func printAccount(w io.Writer, a payments.Account) {
@@ -82,6 +66,8 @@ func printAccount(w io.Writer, a payments.Account) {
 		program.Row(w, "name", a.Name)
 	}
 	program.Row(w, "balance", money(a.BalanceMinor, a.Currency))
+	program.Row(w, "held", money(a.HeldMinor, a.Currency))
+	program.Row(w, "available", money(a.AvailableMinor(), a.Currency))
 	program.Row(w, "created", a.CreatedAt)
 }
 

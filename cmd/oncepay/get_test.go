@@ -26,7 +26,7 @@ func TestGetFindsAPaymentAndElseAnAccount(t *testing.T) {
 	if account.ID != s.Accounts[1].ID || account.BalanceMinor != 102_500 {
 		t.Errorf("account: %+v", account)
 	}
-	if out := must(t, s.env, "get", s.Accounts[1].ID.String()); !strings.Contains(out, "balance  102500 USD in minor units\n") {
+	if out := must(t, s.env, "get", s.Accounts[1].ID.String()); !strings.Contains(out, "balance    102500 USD in minor units\nheld       0 USD in minor units\navailable  102500 USD in minor units\n") {
 		t.Errorf("account:\n%s", out)
 	}
 	declined := []string{"pay", "--from", s.Accounts[0].ID.String(), "--to", s.Accounts[1].ID.String(), "--currency", "USD", "--amount", "999999999", "--key", "dear"}
@@ -49,7 +49,7 @@ func TestGetFindsAPaymentAndElseAnAccount(t *testing.T) {
 func TestAKeySaysWhatBecameOfIt(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)
-	if out := must(t, s.env, "key", "never/used?"); out != "key     never/used?\nstatus  unknown\n        nothing is stored under it, or no longer: a payment sent with it now is a first one\n" {
+	if out := must(t, s.env, "key", "never/used?"); out != "key     never/used?\nstatus  unknown\n        nothing is stored under it, or no longer: a request sent with it now is a first one\n" {
 		t.Errorf("unknown:\n%s", out)
 	}
 	must(t, s.env, s.order("--amount", "1", "--key", "order/1?")...)

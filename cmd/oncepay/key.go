@@ -26,7 +26,7 @@ func (c caller) key() *cobra.Command {
 		Short: "Show the state of an idempotency key",
 		Long: `Shows the state of an idempotency key, without disturbing a request under it:
 
-  unknown      nothing is stored under it, or no longer: a payment sent with it now is a first one
+  unknown      nothing is stored under it, or no longer: a request sent with it now is a first one
   in_progress  a request under it is being worked on: ask again
   completed    it has an answer, which every repeat gets again
 
@@ -61,7 +61,7 @@ func (k keyStatus) print(w io.Writer) {
 	switch k.Status {
 	case "unknown":
 		program.Row(w, "", "nothing is stored under it, or no longer: "+
-			"a payment sent with it now is a first one")
+			"a request sent with it now is a first one")
 	case "in_progress":
 		program.Row(w, "", "a request under it is being worked on: ask again")
 	}

@@ -133,6 +133,7 @@ func TestEveryMistakeIsOneLineAndTouchesNothing(t *testing.T) {
 	const wantsCurrency = "it must be an ISO 4217 code in capitals, such as USD"
 	const wantsName = "it must be a name of 1 to 100 characters"
 	const wantsID = "it must be an id such as 0198a6de-5c1f-7000-8000-0123456789ab"
+	const wantsHold = "it must be a duration in whole seconds, such as 24h, up to 720h"
 	for _, c := range []struct{ args, line string }{
 		{"", "no command (oncepay -h explains it)"},
 		{"revoke x", `unknown command "revoke" (oncepay -h explains it)`},
@@ -182,6 +183,20 @@ func TestEveryMistakeIsOneLineAndTouchesNothing(t *testing.T) {
 		{pay + " --key order\t1", `invalid argument "order\t1" for "--key" flag: the Idempotency-Key is invalid: only visible ASCII characters are allowed, no spaces (oncepay pay -h explains it)`},
 		// As of a script whose variable is not set: a new key would pay again.
 		{pay + " --key ", `invalid argument "" for "--key" flag: the Idempotency-Key is invalid: it is empty (oncepay pay -h explains it)`},
+		{pay + " --hold-for 24h", "--hold-for needs --hold"},
+		{pay + " --hold --hold-for 721h", `invalid argument "721h" for "--hold-for" flag: ` + wantsHold + " (oncepay pay -h explains it)"},
+		{pay + " --hold --hold-for 1500ms", `invalid argument "1500ms" for "--hold-for" flag: ` + wantsHold + " (oncepay pay -h explains it)"},
+		{pay + " --hold --hold-for 0s", `invalid argument "0s" for "--hold-for" flag: ` + wantsHold + " (oncepay pay -h explains it)"},
+		{"capture --amount 1", "PAYMENT is missing (oncepay capture -h explains it)"},
+		{"capture payment-1", "PAYMENT: " + wantsID + " (oncepay capture -h explains it)"},
+		{"capture " + id + " --amount 20.00", `invalid argument "20.00" for "--amount" flag: ` + wantsAmount + " (oncepay capture -h explains it)"},
+		{"capture " + id + " --if-version 0", `invalid argument "0" for "--if-version" flag: it must be a version, such as 1 (oncepay capture -h explains it)`},
+		{"cancel " + id + " --amount 1", "unknown flag: --amount (oncepay cancel -h explains it)"},
+		{"cancel " + id + " --key ", `invalid argument "" for "--key" flag: the Idempotency-Key is invalid: it is empty (oncepay cancel -h explains it)`},
+		{"refund " + id + " " + id, `unexpected argument "` + id + `" (oncepay refund -h explains it)`},
+		{"refund " + id + " --amount -5", `invalid argument "-5" for "--amount" flag: it must be from 1 to 1000000000000, in minor units (oncepay refund -h explains it)`},
+		{"refund " + id + " --if-version \"1\"", `invalid argument "\"1\"" for "--if-version" flag: it must be a version, such as 1 (oncepay refund -h explains it)`},
+		{"refund " + id + " --reason caf\xe9", `invalid argument "caf\xe9" for "--reason" flag: it must be UTF-8 (oncepay refund -h explains it)`},
 		{pay, "ONCEPAY_TOKEN is no credential: one begins with oncepay_ and has a checksum, so a character is wrong or missing"},
 	} {
 		var args []string
@@ -249,7 +264,7 @@ func TestEveryCommandExplainsItselfWithAnExample(t *testing.T) {
 	}
 	for _, name := range []string{
 		"seed", "tenants list", "tenants create", "clients list", "clients create", "credentials list", "credentials create",
-		"credentials revoke", "statement", "outbox", "pay", "get", "key",
+		"credentials revoke", "statement", "outbox", "pay", "capture", "cancel", "refund", "get", "key",
 	} {
 		out := must(t, nil, append(strings.Fields(name), "-h")...)
 		for _, want := range []string{"Usage:\n  oncepay " + name + " ", "Examples:\n  oncepay " + name, "Flags:\n", "--json"} {
@@ -315,10 +330,11 @@ func TestShellsCompleteCommandsAndFlags(t *testing.T) {
 	}
 	// What the scripts ask for: no file names, since no argument is one.
 	for typed, want := range map[string]string{
-		"":                    "\npay\tMake a payment, and repeat it until its outcome is known\n",
+		"":                    "\npay\tMake a payment, or hold its money for a capture\n",
 		"cl":                  "clients\tShow and create clients, the programs that call the API\n:4\n",
 		"credentials r":       "revoke\tEnd a credential for good: every API process refuses it within 30 seconds\n:4\n",
 		"pay --fr":            "--from\taccount that pays (required)\n:4\n",
+		"refund 0198a6de --a": "--amount\tminor units: 2500 is 25.00 USD (without it all that is left)\n:4\n",
 		"statement --js":      "--json\twrite JSON\n:4\n",
 		"get 0198a6de --json": ":4\n",
 	} {

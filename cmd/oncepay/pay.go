@@ -1,9 +1,14 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+	"time"
+
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	"github.com/oncepay/oncepay/internal/payments"
 	"github.com/oncepay/oncepay/internal/program"
 )
 
@@ -15,24 +20,23 @@ type order struct {
 	DestinationAccount uuid.UUID `json:"destination_account"`
 	Description        string    `json:"description,omitempty"`
 	ClientReference    string    `json:"client_reference,omitempty"`
+
+	// Of a payment that is held for a capture.
+	Capture              string `json:"capture,omitempty"`
+	AuthorizationSeconds int64  `json:"authorization_seconds,omitempty"`
 }
 
 func (c caller) pay() *cobra.Command {
 	pay := &cobra.Command{
 		Use:   "pay",
-		Short: "Make a payment, and repeat it until its outcome is known",
-		Long: `Makes a payment, and repeats it under the same key until its outcome is known. Without --key it
-makes a key and writes it to standard error before the first attempt. Whatever then happens, here
-or there, the same command with that --key finishes it: the payment is made once. --json shows the
-service's answer, a refusal too.
-
-Exit codes: 0 paid, now or before; 1 not tried; 2 refused, the answer stands; 3 unknown, or paid and
-not shown: repeat it with the same key. A refusal that is not stored under the key, such as a
-revoked credential, is 3 with --key: an earlier run may have paid.`,
+		Short: "Make a payment, or hold its money for a capture",
+		Long: `Makes a payment. With --hold its money is held until you capture it or cancel the payment, or the
+authorization expires. ` + aboutKeys,
 		Example: `  oncepay pay --from 0198a6de-5c1f-7000-8000-0123456789ab \
     --to 0198a6de-5c20-7000-8000-0123456789ab --amount 2500 --currency USD
   oncepay pay --key order-1001 --reference order-1001 --timeout 2m \
-    --from 0198… --to 0198… --amount 2500 --currency USD`,
+    --from 0198… --to 0198… --amount 2500 --currency USD
+  oncepay pay --hold --hold-for 24h --from 0198… --to 0198… --amount 2500 --currency USD`,
 		GroupID: asClient,
 	}
 
@@ -44,13 +48,38 @@ revoked credential, is 3 with --key: an earlier run may have paid.`,
 	program.Flag(pay, &o.Currency, "currency", "CODE", "ISO 4217 code", parseCurrency)
 	program.Flag(pay, &o.Description, "description", "TEXT", "a text for people", parseText)
 	program.Flag(pay, &o.ClientReference, "reference", "TEXT", "your own reference", parseText)
+	var hold bool
+	var holdFor time.Duration
+	pay.Flags().BoolVar(&hold, "hold", false, "hold the money for a capture")
+	program.Flag(pay, &holdFor, "hold-for", "DURATION", fmt.Sprintf(
+		"when the hold expires, up to %s (default %s)",
+		hours(payments.MaxAuthorization), hours(payments.DefaultAuthorization)), parseHold)
 	program.Require(pay, "from", "to", "amount", "currency")
 
 	var k keyed
 	k.flags(pay)
 
 	pay.RunE = func(cmd *cobra.Command, _ []string) error {
-		return post(cmd, c, k, "/api/v1/payments", o, printPayment)
+		if holdFor > 0 && !hold {
+			return errors.New("--hold-for needs --hold")
+		}
+		if hold {
+			o.Capture, o.AuthorizationSeconds = "manual", int64(holdFor/time.Second)
+		}
+
+		return post(cmd, c, k, change{path: "/api/v1/payments", body: o}, printPayment)
 	}
 	return pay
 }
+
+// parseHold leaves the shortest authorization to the service, which may be set to allow less.
+func parseHold(s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 || d > payments.MaxAuthorization || d%time.Second != 0 {
+		return 0, fmt.Errorf("it must be a duration in whole seconds, such as 24h, up to %s",
+			hours(payments.MaxAuthorization))
+	}
+	return d, nil
+}
+
+func hours(d time.Duration) string { return fmt.Sprintf("%dh", d/time.Hour) }

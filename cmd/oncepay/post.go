@@ -15,6 +15,16 @@ import (
 	"github.com/oncepay/oncepay/internal/program"
 )
 
+// aboutKeys is part of the help of every command that changes something through the API.
+const aboutKeys = `The request is repeated under one key until its outcome is known.
+Without --key a new one is made and written to standard error before the first attempt. Whatever
+then happens, here or there, the same command with that --key finishes it: it is done once. --json
+shows the service's answer, a refusal too.
+
+Exit codes: 0 done, now or before; 1 not tried; 2 refused, the answer stands; 3 unknown, or done and
+not shown: repeat it with the same key. A refusal that is not stored under the key, such as a
+revoked credential, is 3 with --key: an earlier run may have done it.`
+
 // keyed are the flags of a command that changes something through the API.
 type keyed struct {
 	key     string // empty: a new one is made
@@ -42,9 +52,16 @@ func parseTimeout(s string) (time.Duration, error) {
 var errNotShown = errors.New(
 	"it was done, but the answer could not be written: repeat it with the same key to see it")
 
-// post sends body to path under the key until the outcome is known, and shows the answer, a T.
+// change is a request of such a command.
+type change struct {
+	path      string
+	ifVersion int64 // the version of the payment that it changes, or it is refused; zero: any
+	body      any
+}
+
+// post sends the change under the key until its outcome is known, and shows the answer, a T.
 func post[T any](
-	cmd *cobra.Command, c caller, k keyed, path string, body any, text func(io.Writer, T),
+	cmd *cobra.Command, c caller, k keyed, ch change, text func(io.Writer, T),
 ) error {
 	api, err := c.api()
 	if err != nil {
@@ -65,7 +82,7 @@ func post[T any](
 	// Ctrl-C and the timeout end the repeats; neither tells what became of the last one.
 	ctx, cancel := context.WithTimeout(cmd.Context(), k.timeout)
 	defer cancel()
-	a, err := api.Post(ctx, path, k.key, body)
+	a, err := api.PostIf(ctx, ch.path, k.key, ch.ifVersion, ch.body)
 	if err != nil {
 		return err
 	}

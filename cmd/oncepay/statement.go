@@ -63,7 +63,7 @@ Exit codes: 0 here it is, whether they agree or not, since the consumer may lag:
 }
 
 const readAccount = `
-SELECT id, kind, currency, name, balance_minor, created_at FROM accounts WHERE id = $1`
+SELECT id, kind, currency, name, balance_minor, held_minor, created_at FROM accounts WHERE id = $1`
 
 // readDays uses the primary keys of both tables. The balance is a sum, not that of the day's last
 // entry: around midnight a payment of the old day may be entered after one of the new.
@@ -85,7 +85,7 @@ func readStatement(ctx context.Context, tx pgx.Tx, id uuid.UUID) (statement, err
 	s := statement{Agrees: true}
 	a := &s.Account
 	err := tx.QueryRow(ctx, readAccount, id).Scan(
-		&a.ID, &a.Kind, &a.Currency, &a.Name, &a.BalanceMinor, &a.CreatedAt)
+		&a.ID, &a.Kind, &a.Currency, &a.Name, &a.BalanceMinor, &a.HeldMinor, &a.CreatedAt)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return statement{}, fmt.Errorf("there is no account %s", id)
 	}

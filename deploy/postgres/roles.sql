@@ -5,3 +5,4 @@ CREATE ROLE api_write LOGIN PASSWORD 'api_write';
 CREATE ROLE api_read LOGIN PASSWORD 'api_read';
 CREATE ROLE relay LOGIN PASSWORD 'relay';
 CREATE ROLE consumer LOGIN PASSWORD 'consumer';
+CREATE ROLE worker LOGIN PASSWORD 'worker';

@@ -50,6 +50,7 @@ type Client struct {
 // Attempt is one request that was sent, and what came back.
 type Attempt struct {
 	Path, Key string
+	IfVersion int64 // of PostIf; zero: any
 	Body      []byte
 	Answer    Answer // with status 0 if no complete answer came
 	Err       error  // why it did not
@@ -111,13 +112,20 @@ const (
 // Post sends body under key until an answer settles it or ctx ends. With ErrUnknown it returns the
 // last answer.
 func (c *Client) Post(ctx context.Context, path, key string, body any) (Answer, error) {
+	return c.PostIf(ctx, path, key, 0, body)
+}
+
+// PostIf is Post for a payment that must have this version still; zero: any. Otherwise the answer is
+// 412, which settles the key like every refusal that is stored under it. The version belongs to the
+// request: a caller that sends the key again sends the same version, not the one of today.
+func (c *Client) PostIf(ctx context.Context, path, key string, version int64, body any) (Answer, error) {
 	encoded, err := json.Marshal(body)
 	if err != nil {
 		return Answer{}, fmt.Errorf("encode request: %w", err)
 	}
 
 	for pause, first := firstPause, true; ; pause, first = min(2*pause, longestPause), false {
-		a, err := c.attempt(ctx, path, key, encoded)
+		a, err := c.attempt(ctx, path, key, version, encoded)
 		refused := err == nil && refuses(a)
 
 		if err == nil && (a.Settled() || refused && first) {
@@ -168,12 +176,15 @@ func retryAfter(a Answer) time.Duration {
 	return min(time.Duration(seconds)*time.Second, time.Minute)
 }
 
-func (c *Client) attempt(ctx context.Context, path, key string, body []byte) (Answer, error) {
+func (c *Client) attempt(
+	ctx context.Context, path, key string, version int64, body []byte,
+) (Answer, error) {
 	began := time.Now()
-	a, err := c.do(ctx, http.MethodPost, path, key, body)
+	a, err := c.do(ctx, http.MethodPost, path, key, version, body)
 	if c.Attempted != nil {
 		c.Attempted(Attempt{
-			Path: path, Key: key, Body: body, Answer: a, Err: err, Began: began, Ended: time.Now(),
+			Path: path, Key: key, IfVersion: version, Body: body,
+			Answer: a, Err: err, Began: began, Ended: time.Now(),
 		})
 	}
 	return a, err
@@ -181,10 +192,12 @@ func (c *Client) attempt(ctx context.Context, path, key string, body []byte) (An
 
 // Get sends one GET. The caller may repeat it.
 func (c *Client) Get(ctx context.Context, path string) (Answer, error) {
-	return c.do(ctx, http.MethodGet, path, "", nil)
+	return c.do(ctx, http.MethodGet, path, "", 0, nil)
 }
 
-func (c *Client) do(ctx context.Context, method, path, key string, body []byte) (Answer, error) {
+func (c *Client) do(
+	ctx context.Context, method, path, key string, version int64, body []byte,
+) (Answer, error) {
 	url := strings.TrimSuffix(c.URL, "/") + path
 	r, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
@@ -200,6 +213,9 @@ func (c *Client) do(ctx context.Context, method, path, key string, body []byte) 
 	if method == http.MethodPost {
 		r.Header.Set("Content-Type", "application/json")
 		r.Header.Set("Idempotency-Key", key)
+	}
+	if version != 0 {
+		r.Header.Set("If-Match", strconv.Quote(strconv.FormatInt(version, 10)))
 	}
 
 	send := http.Client{Timeout: 30 * time.Second}

@@ -36,9 +36,9 @@ type reply struct {
 }
 
 type seen struct {
-	Key, Body, Authorization string
-	After                    time.Duration // since the first request
-	at                       time.Time
+	Key, Body, Authorization, IfMatch string
+	After                             time.Duration // since the first request
+	at                                time.Time
 }
 
 func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -49,7 +49,7 @@ func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	request := seen{Key: r.Header.Get("Idempotency-Key"), Body: string(body), Authorization: r.Header.Get("Authorization"), at: time.Now()}
+	request := seen{Key: r.Header.Get("Idempotency-Key"), Body: string(body), Authorization: r.Header.Get("Authorization"), IfMatch: r.Header.Get("If-Match"), at: time.Now()}
 	if len(s.requests) > 0 {
 		request.After = request.at.Sub(s.requests[0].at)
 	}
@@ -395,5 +395,34 @@ func TestUnencodableBodyIsNotUnknown(t *testing.T) {
 	c := client.Client{URL: "http://service", HTTP: &http.Client{Transport: s}}
 	if _, err := c.Post(t.Context(), "/", "k", func() {}); err == nil || errors.Is(err, client.ErrUnknown) || len(s.requests) != 0 {
 		t.Errorf("%v after %d requests", err, len(s.requests))
+	}
+}
+
+// Another version would be another request, which the key does not belong to.
+func TestPostIfSendsTheSameVersionEachTime(t *testing.T) {
+	t.Parallel()
+	for version, want := range map[int64]string{3: `"3"`, 0: ""} {
+		var sent []string
+		var attempts []client.Attempt
+		synctest.Test(t, func(t *testing.T) {
+			s := &script{replies: []reply{{err: errCut}, problem(412, "version-mismatch", "new-key", "Idempotent-Replayed", "true")}}
+			c := client.Client{
+				URL: "http://service", HTTP: &http.Client{Transport: s},
+				Attempted: func(a client.Attempt) { attempts = append(attempts, a) },
+			}
+			a, err := c.PostIf(t.Context(), "/api/v1/payments/p/capture", "k-1", version, map[string]int{})
+			if err != nil || a.Status != 412 || !a.Settled() {
+				t.Errorf("%d %s, %v", a.Status, a.Body, err)
+			}
+			for _, r := range s.requests {
+				sent = append(sent, r.IfMatch)
+			}
+		})
+		if diff := cmp.Diff([]string{want, want}, sent); diff != "" {
+			t.Error(diff)
+		}
+		if len(attempts) != 2 || attempts[0].IfVersion != version || attempts[1].IfVersion != version {
+			t.Errorf("%+v", attempts)
+		}
 	}
 }

@@ -27,13 +27,14 @@ type API struct {
 	DatabasePool    int    `env:"DATABASE_POOL" default:"16" min:"1" max:"1000" help:"most connections of the write pool"`
 	RowSecurity     string `env:"ROW_LEVEL_SECURITY" default:"required" oneof:"required off" help:"required: the API does not start when the login of DATABASE_READ_URL sees the rows of every tenant; off: it warns"`
 
-	HTTPAddr      string        `env:"HTTP_ADDR" default:":8080" check:"listen" help:"where clients connect"`
-	AdminAddr     string        `env:"ADMIN_ADDR" default:"127.0.0.1:9090" check:"listen" help:"where metrics and pprof are served; keep it private"`
-	Committers    int           `env:"COMMITTERS" default:"2" min:"1" max:"64" help:"transactions at the same time: about as many as Postgres has processors"`
-	BatchMax      int           `env:"BATCH_MAX" default:"100" min:"1" max:"1000" help:"most requests in one transaction; 1 = no group commit, which needs more COMMITTERS"`
-	TenantMax     int           `env:"TENANT_MAX" default:"300" min:"1" max:"100000" help:"how many requests of one tenant each instance works on at the same time; more are answered 429, replays aside"`
-	RateLimit     int           `env:"RATE_LIMIT" default:"0" min:"0" help:"how many new requests a second each instance executes for one client; more are answered 429, replays aside; 0 = no limit"`
-	ShutdownDelay time.Duration `env:"SHUTDOWN_DELAY" default:"0s" min:"0s" max:"5m" help:"how long /readyz says no before the listener closes; 5s behind a load balancer, so that it notices first"`
+	HTTPAddr         string        `env:"HTTP_ADDR" default:":8080" check:"listen" help:"where clients connect"`
+	AdminAddr        string        `env:"ADMIN_ADDR" default:"127.0.0.1:9090" check:"listen" help:"where metrics and pprof are served; keep it private"`
+	Committers       int           `env:"COMMITTERS" default:"2" min:"1" max:"64" help:"transactions at the same time: about as many as Postgres has processors"`
+	BatchMax         int           `env:"BATCH_MAX" default:"100" min:"1" max:"1000" help:"most requests in one transaction; 1 = no group commit, which needs more COMMITTERS"`
+	TenantMax        int           `env:"TENANT_MAX" default:"300" min:"1" max:"100000" help:"how many requests of one tenant each instance works on at the same time; more are answered 429, replays aside"`
+	RateLimit        int           `env:"RATE_LIMIT" default:"0" min:"0" help:"how many new requests a second each instance executes for one client; more are answered 429, replays aside; 0 = no limit"`
+	AuthorizationMin time.Duration `env:"AUTHORIZATION_MIN" default:"1m" min:"1s" max:"1m" help:"the shortest authorization that a payment with capture: manual may ask for; below 1m for demonstrations and tests only"`
+	ShutdownDelay    time.Duration `env:"SHUTDOWN_DELAY" default:"0s" min:"0s" max:"5m" help:"how long /readyz says no before the listener closes; 5s behind a load balancer, so that it notices first"`
 
 	// 72h, so that a Friday-night failure survives the weekend.
 	IdempotencyRetention time.Duration `env:"IDEMPOTENCY_RETENTION" default:"72h" min:"24h" max:"720h" help:"how long an answer is promised to be kept under its idempotency key; kept is the longest that any instance has promised"`
@@ -68,6 +69,16 @@ type Consumer struct {
 	Log
 }
 
+// Worker configures cmd/worker.
+type Worker struct {
+	DatabaseURL    string        `env:"DATABASE_URL" check:"postgres" example:"postgres://worker:secret@localhost:5432/oncepay" help:"Postgres, as a login with the role worker; the primary, since it writes"`
+	Parts          string        `env:"WORKER_PARTS" default:"all" oneof:"all expiry" help:"what this instance does. expiry: release authorizations whose time is over"`
+	ExpiryInterval time.Duration `env:"EXPIRY_INTERVAL" default:"1s" min:"100ms" max:"1m" help:"how often to look for authorizations whose time is over"`
+
+	AdminAddr string `env:"ADMIN_ADDR" default:"127.0.0.1:9093" check:"listen" help:"where metrics, pprof, /livez and /readyz are served; keep it private"`
+	Log
+}
+
 // Migrate configures cmd/migrate.
 type Migrate struct{ Owner }
 
@@ -84,8 +95,8 @@ type Owner struct {
 
 // Caller is the service as its clients see it.
 type Caller struct {
-	URL   string `env:"ONCEPAY_URL" default:"http://127.0.0.1:8080" check:"url" help:"where the API is, for pay, get and key"`
-	Token string `env:"ONCEPAY_TOKEN" example:"oncepay_…, as seed or credentials create showed it" help:"the client's credential, for pay, get and key"`
+	URL   string `env:"ONCEPAY_URL" default:"http://127.0.0.1:8080" check:"url" help:"where the API is, for the commands of a client"`
+	Token string `env:"ONCEPAY_TOKEN" example:"oncepay_…, as seed or credentials create showed it" help:"the client's credential"`
 }
 
 // Kafka is how to reach the brokers and log in, and the names of topics.
@@ -113,6 +124,9 @@ func LoadRelay(getenv func(string) string) (Relay, error) { return load[Relay](g
 
 // LoadConsumer reads the configuration of cmd/consumer.
 func LoadConsumer(getenv func(string) string) (Consumer, error) { return load[Consumer](getenv) }
+
+// LoadWorker reads the configuration of cmd/worker.
+func LoadWorker(getenv func(string) string) (Worker, error) { return load[Worker](getenv) }
 
 // LoadMigrate reads the configuration of cmd/migrate.
 func LoadMigrate(getenv func(string) string) (Migrate, error) { return load[Migrate](getenv) }

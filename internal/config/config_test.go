@@ -30,7 +30,7 @@ func TestDefaults(t *testing.T) {
 	}
 	wantAPI := config.API{
 		DatabaseURL: url, DatabaseReadURL: url, DatabasePool: 16, RowSecurity: "required", HTTPAddr: ":8080", AdminAddr: "127.0.0.1:9090",
-		Committers: 2, BatchMax: 100, TenantMax: 300,
+		Committers: 2, BatchMax: 100, TenantMax: 300, AuthorizationMin: time.Minute,
 		IdempotencyRetention: 72 * time.Hour, Log: config.Log{LogLevel: slog.LevelInfo, LogFormat: "json"},
 	}
 	if diff := cmp.Diff(wantAPI, api); diff != "" {
@@ -62,6 +62,17 @@ func TestDefaults(t *testing.T) {
 		t.Errorf("consumer (-want +got):\n%s", diff)
 	}
 
+	worker, err := config.LoadWorker(env("DATABASE_URL", url))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantWorker := config.Worker{
+		DatabaseURL: url, Parts: "all", ExpiryInterval: time.Second, AdminAddr: "127.0.0.1:9093", Log: config.Log{LogLevel: slog.LevelInfo, LogFormat: "json"},
+	}
+	if diff := cmp.Diff(wantWorker, worker); diff != "" {
+		t.Errorf("worker (-want +got):\n%s", diff)
+	}
+
 	migrate, err := config.LoadMigrate(env("DATABASE_URL", url))
 	if err != nil || migrate.DatabaseURL != url {
 		t.Errorf("migrate = %+v, %v", migrate, err)
@@ -73,14 +84,14 @@ func TestSetVariableWins(t *testing.T) {
 	got, err := config.LoadAPI(env(
 		"DATABASE_URL", url, "DATABASE_READ_URL", "postgres://a,b/x?target_session_attrs=any", "DATABASE_POOL", "1", "ROW_LEVEL_SECURITY", "off", "HTTP_ADDR", "127.0.0.1:0",
 		"ADMIN_ADDR", ":0", "RATE_LIMIT", "50", "SHUTDOWN_DELAY", "5s", "IDEMPOTENCY_RETENTION", "720h", "LOG_LEVEL", "DEBUG", "LOG_FORMAT", "text",
-		"COMMITTERS", "64", "BATCH_MAX", "1", "TENANT_MAX", "1",
+		"COMMITTERS", "64", "BATCH_MAX", "1", "TENANT_MAX", "1", "AUTHORIZATION_MIN", "5s",
 	))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := config.API{
 		DatabaseURL: url, DatabaseReadURL: "postgres://a,b/x?target_session_attrs=any", DatabasePool: 1, RowSecurity: "off", HTTPAddr: "127.0.0.1:0", AdminAddr: ":0",
-		Committers: 64, BatchMax: 1, TenantMax: 1,
+		Committers: 64, BatchMax: 1, TenantMax: 1, AuthorizationMin: 5 * time.Second,
 		RateLimit: 50, ShutdownDelay: 5 * time.Second,
 		IdempotencyRetention: 720 * time.Hour, Log: config.Log{LogLevel: slog.LevelDebug, LogFormat: "text"},
 	}
@@ -183,7 +194,7 @@ func TestTableNamesEveryVariable(t *testing.T) {
 		"| `IDEMPOTENCY_RETENTION` | api | `72h` | how long an answer is promised to be kept under its idempotency key; kept is the longest that any instance has promised (24h to 720h) |",
 		"| `DATABASE_READ_URL` | api | `$DATABASE_URL` | ",
 		"| `ADMIN_ADDR` | relay | `127.0.0.1:9091` | ",
-		"| `LOG_FORMAT` | api, relay, consumer | `json` | ",
+		"| `LOG_FORMAT` | api, relay, consumer, worker | `json` | ",
 		"| `DATABASE_URL` | migrate, oncepay | required | ",
 		"| `ONCEPAY_URL` | oncepay | `http://127.0.0.1:8080` | ",
 	} {

@@ -15,6 +15,7 @@ var programs = []struct {
 	{"api", reflect.TypeFor[API]()},
 	{"relay", reflect.TypeFor[Relay]()},
 	{"consumer", reflect.TypeFor[Consumer]()},
+	{"worker", reflect.TypeFor[Worker]()},
 	{"migrate", reflect.TypeFor[Migrate]()},
 	{"oncepay", reflect.TypeFor[Oncepay]()},
 }
@@ -46,8 +47,8 @@ func Table() string {
 	return b.String()
 }
 
-// Usage returns the variables of one program ("api", "relay", "consumer", "migrate" or "oncepay")
-// as plain text for its -h.
+// Usage returns the variables of one program ("api", "relay", "consumer", "worker", "migrate" or
+// "oncepay") as plain text for its -h.
 func Usage(program string) string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

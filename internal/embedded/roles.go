@@ -14,7 +14,7 @@ const createRoles = `
 DO $$
 DECLARE r text;
 BEGIN
-    FOREACH r IN ARRAY ARRAY['api_write', 'api_read', 'relay', 'consumer'] LOOP
+    FOREACH r IN ARRAY ARRAY['api_write', 'api_read', 'relay', 'consumer', 'worker'] LOOP
         PERFORM pg_advisory_xact_lock(hashtextextended('oncepay roles', 0));
         BEGIN
             IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = r) THEN
@@ -29,7 +29,7 @@ BEGIN
     END LOOP;
 END $$`
 
-// CreateRoles makes the login roles of the programs (api_write, api_read, relay, consumer) in the
+// CreateRoles makes the login roles of the programs (api_write, api_read, relay, consumer, worker) in the
 // cluster at url, each with its name as password. Call it before the migrations, which create
 // roles that cannot log in if they find none. Any number of callers may run at once, preferably
 // in the same database, whose lock orders them.

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/oncepay/oncepay/internal/credentials"
+	"github.com/oncepay/oncepay/internal/payments"
 )
 
 // Every route there is, whatever is added to it later, with every kind of caller that must not get
@@ -27,6 +28,7 @@ func TestRoutesRequireAuthentication(t *testing.T) {
 	a := start(t, nil)
 	account := a.caller.funded(t, 1000)
 	payment := a.caller.pay(t, account, a.caller.account(t), 1)
+	refund := read[payments.Refund](t, a.caller.post(t, "/api/v1/payments/"+payment.ID.String()+"/refunds", `{}`), http.StatusCreated).ID.String()
 	const key = "walk"
 	a.caller.post(t, "/api/v1/accounts", `{"currency":"USD"}`, "Idempotency-Key", key)
 
@@ -52,6 +54,8 @@ func TestRoutesRequireAuthentication(t *testing.T) {
 		id := account
 		if strings.HasPrefix(route, "/api/v1/payments") {
 			id = payment.ID.String()
+		} else if strings.HasPrefix(route, "/api/v1/refunds") {
+			id = refund
 		}
 		path := strings.NewReplacer("{id}", id, "{key}", key).Replace(route)
 		if strings.Contains(path, "{") {
@@ -101,7 +105,7 @@ func TestRoutesRequireAuthentication(t *testing.T) {
 		})
 		return nil
 	})
-	if err != nil || routes != 7 {
+	if err != nil || routes != 12 {
 		t.Errorf("walked %d routes, %v", routes, err)
 	}
 }

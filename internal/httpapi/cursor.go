@@ -6,8 +6,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// A cursor is where a page ended: the id of its last payment, or the number of its last entry. It
-// grants nothing: each query checks the tenant and the filters itself, so a cursor that was made up
+// A cursor is where a page ended: the id of its last payment, the number of its last entry, or the version
+// that its last refund left the payment with. It grants nothing: each query checks the tenant and the filters itself, so a cursor that was made up
 // shows rows that the client may list anyway.
 
 var errCursor = refuse("invalid-cursor",
@@ -22,8 +22,9 @@ func paymentCursor(cursor string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// entryCursor returns the number of the entry after which a list continues.
-func entryCursor(cursor string) (int64, error) {
+// numberCursor returns the number of the entry, or the version of the refund, after which a list
+// continues.
+func numberCursor(cursor string) (int64, error) {
 	// In one spelling only: not 07, not +7.
 	number, err := strconv.ParseInt(cursor, 10, 64)
 	if err != nil || number < 1 || strconv.FormatInt(number, 10) != cursor {

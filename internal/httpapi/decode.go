@@ -3,20 +3,31 @@ package httpapi
 import (
 	"encoding/json"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 
 	"github.com/oncepay/oncepay/internal/payments"
 )
 
-// decoder turns a body into a command, and into the canonical bytes from which the fingerprint is
-// made. Bodies that ask for the same thing give the same bytes, whatever their white space and
-// order. The credential's rights are left out, so a repeat under a credential with other scopes is
-// a repeat. When a command gains a member, its absence must give the same bytes as before, or a
-// deploy turns repeats in flight into 422.
-type decoder func(body []byte) (payments.Command, []byte, error)
+// decoder turns a body into a command about the target, and into the canonical bytes from which the
+// fingerprint is made. Bodies that ask for the same thing give the same bytes, whatever their white
+// space and order. The credential's rights are left out, so a repeat under a credential with other
+// scopes is a repeat. When a command gains a member, its absence must give the same bytes as
+// before, or a deploy turns repeats in flight into 422.
+//
+// The target comes from the path and If-Match. It is not in these bytes: the fingerprint has it as
+// parameters of the route, see paramsOf.
+type decoder func(target payments.Target, body []byte) (payments.Command, []byte, error)
 
-func decodePayment(body []byte) (payments.Command, []byte, error) {
+// paymentDecoder returns the decoder of payments, whose authorizations last at least that long.
+func paymentDecoder(least time.Duration) decoder {
+	return func(_ payments.Target, body []byte) (payments.Command, []byte, error) {
+		return decodePayment(body, least)
+	}
+}
+
+func decodePayment(body []byte, least time.Duration) (payments.Command, []byte, error) {
 	f, err := newFields(body)
 	if err != nil {
 		return nil, nil, err
@@ -30,6 +41,7 @@ func decodePayment(body []byte) (payments.Command, []byte, error) {
 		Description:        f.text("description", 500, true),
 		Metadata:           f.metadata("metadata"),
 		ClientReference:    f.text("client_reference", 255, false),
+		Authorization:      f.authorization(least),
 	}
 
 	// What is wrong with several members together. Two that are missing are both uuid.Nil.
@@ -41,7 +53,12 @@ func decodePayment(body []byte) (payments.Command, []byte, error) {
 		return nil, nil, err
 	}
 
-	// omitempty: a member that is absent and one that is empty ask for the same.
+	// omitempty: a member that is absent and one that is empty ask for the same. A payment that moves
+	// its money at once has neither of the last two.
+	capture := ""
+	if c.Authorization > 0 {
+		capture = captureManual
+	}
 	canonical, err := json.Marshal(struct {
 		AmountMinor        int64             `json:"amount_minor"`
 		Currency           string            `json:"currency"`
@@ -50,9 +67,12 @@ func decodePayment(body []byte) (payments.Command, []byte, error) {
 		Description        string            `json:"description,omitempty"`
 		Metadata           map[string]string `json:"metadata,omitempty"` // sorted by json.Marshal
 		ClientReference    string            `json:"client_reference,omitempty"`
+		Capture            string            `json:"capture,omitempty"`
+		Authorization      int64             `json:"authorization_seconds,omitempty"`
 	}{
 		c.AmountMinor, c.Currency, c.SourceAccount, c.DestinationAccount,
 		c.Description, c.Metadata, c.ClientReference,
+		capture, int64(c.Authorization / time.Second),
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode payment for its fingerprint: %w", err)
@@ -62,7 +82,7 @@ func decodePayment(body []byte) (payments.Command, []byte, error) {
 
 // decodeAccount only opens customer accounts: system accounts create money, so the operator opens
 // them.
-func decodeAccount(body []byte) (payments.Command, []byte, error) {
+func decodeAccount(_ payments.Target, body []byte) (payments.Command, []byte, error) {
 	f, err := newFields(body)
 	if err != nil {
 		return nil, nil, err

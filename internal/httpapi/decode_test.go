@@ -2,6 +2,7 @@ package httpapi_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/oncepay/oncepay/internal/httpapi"
+	"github.com/oncepay/oncepay/internal/payments"
 )
 
 const (
@@ -30,7 +32,7 @@ func TestCanonicalBytesIgnoreWhiteSpaceAndOrder(t *testing.T) {
 		` { "client_reference" : "\u0072", "metadata" : {"b":"2",
 		"a":"1"}, "description":"\u003c\u00e9>", "destination_account":"` + destination + `","source_account":"` + source + `","currency":"USD","amount_minor":25000}` + "\r\n",
 	} {
-		_, canonical, err := httpapi.DecodePayment([]byte(body))
+		_, canonical, err := httpapi.DecodePayment(payments.Target{}, []byte(body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -43,14 +45,91 @@ func TestCanonicalBytesIgnoreWhiteSpaceAndOrder(t *testing.T) {
 			t.Errorf("canonical bytes are %s", canonical)
 		}
 	}
-	_, canonical, err := httpapi.DecodePayment([]byte(`{"amount_minor":1,"currency":"JPY","source_account":"` + source + `","destination_account":"` + destination + `","description":"","metadata":{}}`))
+	_, canonical, err := httpapi.DecodePayment(payments.Target{}, []byte(`{"amount_minor":1,"currency":"JPY","source_account":"`+source+`","destination_account":"`+destination+`","description":"","metadata":{}}`))
 	if want := `{"amount_minor":1,"currency":"JPY","source_account":"` + source + `","destination_account":"` + destination + `"}`; err != nil || string(canonical) != want {
 		t.Errorf("absent and empty are one: got %s, %v", canonical, err)
 	}
-	_, canonical, err = httpapi.DecodeAccount([]byte(`{"name":"till","currency":"KWD"}`))
+	_, canonical, err = httpapi.DecodeAccount(payments.Target{}, []byte(`{"name":"till","currency":"KWD"}`))
 	if want := `{"currency":"KWD","name":"till"}`; err != nil || string(canonical) != want {
 		t.Errorf("account: got %s, %v", canonical, err)
 	}
+}
+
+// Golden, as above.
+func TestCanonicalBytesOfTheLifeOfAPayment(t *testing.T) {
+	t.Parallel()
+	payment := `{"amount_minor":1,"currency":"JPY","source_account":"` + source + `","destination_account":"` + destination + `"`
+	for _, c := range []struct {
+		decode     func(payments.Target, []byte) (payments.Command, []byte, error)
+		body, want string
+	}{
+		{httpapi.DecodePayment, payment + `,"capture":"automatic"}`, payment + `}`},
+		{httpapi.DecodePayment, payment + `,"capture":"manual"}`, payment + `,"capture":"manual","authorization_seconds":604800}`},
+		{httpapi.DecodePayment, `{"authorization_seconds":60,"capture":"manual",` + payment[1:] + `}`, payment + `,"capture":"manual","authorization_seconds":60}`},
+		{httpapi.DecodeCapture, ` { } `, `{}`},
+		{httpapi.DecodeCapture, `{ "amount_minor" : 25000 }`, `{"amount_minor":25000}`},
+		{httpapi.DecodeCancel, "{\n}", `{}`},
+		{httpapi.DecodeRefund, `{"reason":"","metadata":{}}`, `{}`},
+		{httpapi.DecodeRefund, `{"metadata":{"b":"2","a":"1"},"reason":"\u0072","amount_minor":1}`, `{"amount_minor":1,"reason":"r","metadata":{"a":"1","b":"2"}}`},
+	} {
+		if _, got, err := c.decode(payments.Target{}, []byte(c.body)); err != nil || string(got) != c.want {
+			t.Errorf("%s: got %s, %v, want %s", c.body, got, err, c.want)
+		}
+	}
+}
+
+func TestCommandsCarryTheirTarget(t *testing.T) {
+	t.Parallel()
+	target := payments.Target{PaymentID: uuid.MustParse(source), IfVersion: 3}
+	for _, c := range []struct {
+		decode func(payments.Target, []byte) (payments.Command, []byte, error)
+		want   payments.Command
+	}{
+		{httpapi.DecodeCapture, payments.CapturePayment{Target: target}},
+		{httpapi.DecodeCancel, payments.CancelPayment{Target: target}},
+		{httpapi.DecodeRefund, payments.RefundPayment{Target: target, Metadata: map[string]string{}}},
+	} {
+		got, _, err := c.decode(target, []byte(`{}`))
+		if diff := cmp.Diff(c.want, got); diff != "" || err != nil {
+			t.Errorf("%s, %v", diff, err)
+		}
+	}
+}
+
+func TestIfMatchIsOneVersionOrAny(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		lines []string
+		want  int64
+	}{
+		{nil, 0}, {[]string{"*"}, 0}, {[]string{" * "}, 0}, {[]string{`"1"`}, 1}, {[]string{` "42"	`}, 42}, {[]string{`"9223372036854775807"`}, 1<<63 - 1},
+	} {
+		if got, err := httpapi.IfMatch(http.Header{"If-Match": c.lines}); got != c.want || err != nil {
+			t.Errorf("%q: %d, %v", c.lines, got, err)
+		}
+	}
+	for _, lines := range [][]string{{""}, {`"1"`, `"1"`}, {"*", "*"}, {`"1",`}, {`W/*`}, {`"1`}, {`"١"`}, {"\"1\"\n"}} {
+		if got, err := httpapi.IfMatch(http.Header{"If-Match": lines}); err == nil || httpapi.Code(err) != "if-match-invalid" {
+			t.Errorf("%q: %d, %v", lines, got, err)
+		}
+	}
+}
+
+// What is accepted is written in one way only.
+func FuzzIfMatch(f *testing.F) {
+	for _, seed := range []string{"*", `"1"`, `W/"1"`, `"1","2"`, `"01"`, "1", `"`, ""} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, tag string) {
+		version, err := httpapi.IfMatch(http.Header{"If-Match": {tag}})
+		bare := strings.Trim(tag, " \t")
+		switch {
+		case err != nil && httpapi.Code(err) != "if-match-invalid":
+			t.Errorf("%q: %v", tag, err)
+		case err == nil && bare != "*" && bare != fmt.Sprintf("%q", fmt.Sprint(version)):
+			t.Errorf("%q is taken for %d", tag, version)
+		}
+	})
 }
 
 // Canonical bytes decode to themselves, and every other body gets a refusal.
@@ -59,18 +138,27 @@ func FuzzDecode(f *testing.F) {
 		`{}`, `[]`, ``, `{"a":1,"a":2}`, `{"a":[1,-0.5e+3,true,false,null,"x",{}]}`, `{"a":"\ud83d\ude00"}`, `{"a":"\ud83d"}`,
 		"{\"a\":\"\xff\"}", `{"a":"\u0000"}`, "\ufeff{}", `{"a":01}`, `{"a":1}x`, strings.Repeat(`{"a":`, 40), `{"a":"\"\\\/\b\f\n\r\t"}`,
 		`{"amount_minor":25000,"currency":"USD","source_account":"` + source + `","destination_account":"` + destination + `","metadata":{"k":"v"}}`,
+		`{"amount_minor":25000,"currency":"USD","source_account":"` + source + `","destination_account":"` + destination + `","capture":"manual","authorization_seconds":60}`,
+		`{"amount_minor":1}`, `{"amount":1}`, `{"amount_minor":1,"reason":"r","metadata":{"k":"v"}}`, `{"capture":"manual"}`,
 	} {
 		f.Add([]byte(seed))
 	}
 	f.Fuzz(func(t *testing.T, body []byte) {
-		_, canonical, err := httpapi.DecodePayment(body)
-		if err == nil {
-			if _, again, err := httpapi.DecodePayment(canonical); err != nil || string(again) != string(canonical) {
-				t.Errorf("canonical bytes %s are read as %s, %v", canonical, again, err)
+		for name, decode := range map[string]func(payments.Target, []byte) (payments.Command, []byte, error){
+			"payment": httpapi.DecodePayment, "account": httpapi.DecodeAccount,
+			"capture": httpapi.DecodeCapture, "cancel": httpapi.DecodeCancel, "refund": httpapi.DecodeRefund,
+		} {
+			command, canonical, err := decode(payments.Target{}, body)
+			if err != nil {
+				if httpapi.Code(err) == "internal" {
+					t.Errorf("%s: %v is not a problem of the body", name, err)
+				}
+				continue
 			}
-		}
-		if err != nil && httpapi.Code(err) == "internal" {
-			t.Errorf("%v is not a problem of the body", err)
+			same, again, err := decode(payments.Target{}, canonical)
+			if err != nil || string(again) != string(canonical) || !cmp.Equal(command, same) {
+				t.Errorf("%s: canonical bytes %s are read as %s, %v", name, canonical, again, err)
+			}
 		}
 	})
 }

@@ -5,13 +5,21 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/oncepay/oncepay/internal/payments"
 )
 
-// DecodePayment is decodePayment, for the fuzzer and the golden bytes.
-var DecodePayment decoder = decodePayment
+// The decoders, for the fuzzer and the golden bytes.
+var (
+	DecodePayment = paymentDecoder(payments.MinAuthorization)
+	DecodeAccount = decoder(decodeAccount)
+	DecodeCapture = decoder(decodeCapture)
+	DecodeCancel  = decoder(decodeCancel)
+	DecodeRefund  = decoder(decodeRefund)
+)
 
-// DecodeAccount is decodeAccount.
-var DecodeAccount decoder = decodeAccount
+// IfMatch is ifMatch.
+func IfMatch(h http.Header) (int64, error) { return ifMatch(h) }
 
 // Code is the code of a problem.
 func Code(err error) string { return problemFor(err).Code }

@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -95,6 +96,16 @@ func (f *fields) get(name string) (strictjson.Value, bool) {
 	return strictjson.Value{}, false
 }
 
+// optionalAmount returns zero if neither the member nor a mistaken "amount" is there.
+func (f *fields) optionalAmount(name string) int64 {
+	_, there := f.get(name)
+	_, other := f.get("amount")
+	if !there && !other {
+		return 0
+	}
+	return f.amount(name)
+}
+
 // amount reads an amount in minor units. A client that sends "amount" counts differently, and is
 // told so.
 func (f *fields) amount(name string) int64 {
@@ -116,6 +127,45 @@ func (f *fields) amount(name string) int64 {
 			"in minor units of the currency: 250.00 USD is 25000.", name, int64(payments.MaxAmount)), name)
 	}
 	return n
+}
+
+// The values of capture: when a payment's money moves.
+const (
+	captureAutomatic = "automatic" // at once
+	captureManual    = "manual"    // when it is captured; until then it is held
+)
+
+// authorization reads capture and authorization_seconds, and returns how long the money is held;
+// zero: not at all.
+func (f *fields) authorization(least time.Duration) time.Duration {
+	mode, modeThere := f.get("capture")
+	length, lengthThere := f.get("authorization_seconds")
+	manual := modeThere && mode.Kind == strictjson.String && mode.Text == captureManual
+
+	if modeThere && !manual && (mode.Kind != strictjson.String || mode.Text != captureAutomatic) {
+		f.fail("invalid-field", "capture must be automatic or manual.", "capture")
+		return 0
+	}
+	switch {
+	case !manual && lengthThere:
+		f.fail("invalid-field", "authorization_seconds needs capture to be manual: "+
+			"otherwise the money moves at once.", "authorization_seconds")
+		return 0
+	case !manual:
+		return 0
+	case !lengthThere:
+		return payments.DefaultAuthorization
+	}
+
+	// Only digits, as in an amount.
+	low, high := int64((least+time.Second-1)/time.Second), int64(payments.MaxAuthorization/time.Second)
+	n, err := strconv.ParseInt(length.Text, 10, 64)
+	if length.Kind != strictjson.Number || err != nil || n < low || n > high {
+		f.fail("invalid-field", fmt.Sprintf("authorization_seconds must be an integer from %d to %d.",
+			low, high), "authorization_seconds")
+		return 0
+	}
+	return time.Duration(n) * time.Second
 }
 
 func (f *fields) currency(name string) string {

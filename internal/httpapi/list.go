@@ -1,9 +1,11 @@
 package httpapi
 
 import (
+	"context"
 	"math"
 	"strconv"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/oncepay/oncepay/internal/payments"
@@ -32,7 +34,7 @@ func cut[T any](rows []T, limit int, next func(last T) string) page[T] {
 }
 
 func (s *server) listPayments(c *call) (response, error) {
-	q, err := newQuery(c.Request, "limit", "cursor", "account", "from", "to")
+	q, err := newQuery(c.Request, "limit", "cursor", "account", "status", "from", "to")
 	if err != nil {
 		return response{}, err
 	}
@@ -40,7 +42,8 @@ func (s *server) listPayments(c *call) (response, error) {
 	// One row more than the page holds shows whether there is a next page.
 	limit := q.limit()
 	list := payments.PaymentList{
-		Account: q.account(), From: q.time("from"), To: q.time("to"), Limit: limit + 1,
+		Account: q.account(), Status: q.status(),
+		From: q.time("from"), To: q.time("to"), Limit: limit + 1,
 	}
 	if err := q.err(); err != nil {
 		return response{}, err
@@ -66,7 +69,23 @@ func (s *server) listPayments(c *call) (response, error) {
 }
 
 func (s *server) listEntries(c *call) (response, error) {
-	account, err := c.pathID()
+	return listBelow(c, s, payments.ListEntries,
+		func(last payments.ListedEntry) int64 { return last.Number })
+}
+
+func (s *server) listRefunds(c *call) (response, error) {
+	return listBelow(c, s, payments.ListRefunds,
+		func(last payments.Refund) int64 { return last.PaymentVersion })
+}
+
+// listBelow answers with a page of what belongs to {id}, newest first: list returns those whose
+// number is below before.
+func listBelow[T any](
+	c *call, s *server,
+	list func(ctx context.Context, tx pgx.Tx, tenant, of uuid.UUID, before int64, limit int) ([]T, error),
+	number func(T) int64,
+) (response, error) {
+	id, err := c.pathID()
 	if err != nil {
 		return response{}, err
 	}
@@ -82,18 +101,18 @@ func (s *server) listEntries(c *call) (response, error) {
 
 	before := int64(math.MaxInt64)
 	if cursor := q.cursor(); cursor != nil {
-		if before, err = entryCursor(*cursor); err != nil {
+		if before, err = numberCursor(*cursor); err != nil {
 			return response{}, err
 		}
 	}
 
-	found, err := read(c, s, func(tx pgx.Tx) ([]payments.ListedEntry, error) {
-		return payments.ListEntries(c.Context(), tx, c.tenant(), account, before, limit+1)
+	found, err := read(c, s, func(tx pgx.Tx) ([]T, error) {
+		return list(c.Context(), tx, c.tenant(), id, before, limit+1)
 	})
 	if err != nil {
 		return response{}, err
 	}
 
-	next := func(last payments.ListedEntry) string { return strconv.FormatInt(last.Number, 10) }
+	next := func(last T) string { return strconv.FormatInt(number(last), 10) }
 	return ok(cut(found, limit, next)), nil
 }

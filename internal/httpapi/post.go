@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/oncepay/oncepay/internal/credentials"
@@ -13,8 +14,10 @@ import (
 )
 
 // post handles a POST under an Idempotency-Key: it decodes the body, submits the command and sends
-// the answer, first or replayed, as it was stored.
+// the answer, first or replayed, as it was stored. A route with {id} is about that payment.
 func (s *server) post(route string, decode decoder) handler {
+	below := strings.Contains(route, "{id}")
+
 	return func(c *call) (response, error) {
 		if c.keyErr != nil {
 			c.observe.Outcome = "invalid"
@@ -22,11 +25,20 @@ func (s *server) post(route string, decode decoder) handler {
 		}
 
 		// Everything the client sent is read and checked before any transaction begins.
+		var about payments.Target
+		var params []string
+		if below {
+			var err error
+			if about, err = c.target(); err != nil {
+				return response{}, err
+			}
+			params = paramsOf(about)
+		}
 		body, err := readBody(c.Request)
 		if err != nil {
 			return response{}, err
 		}
-		command, canonical, err := decode(body)
+		command, canonical, err := decode(about, body)
 		if err != nil {
 			return response{}, err
 		}
@@ -38,7 +50,7 @@ func (s *server) post(route string, decode decoder) handler {
 
 		// From here on the client may be gone; serve.go has detached the context. What was received
 		// is done, and answered to a repeat.
-		r := s.request(c, route, command, canonical)
+		r := s.request(c, route, params, command, canonical)
 		answer, err := s.submit(c.Context(), r, wait)
 		if answer.State != 0 {
 			c.observe.Outcome = answer.State.String()
@@ -51,7 +63,7 @@ func (s *server) post(route string, decode decoder) handler {
 }
 
 func (s *server) request(
-	c *call, route string, command payments.Command, canonical []byte,
+	c *call, route string, params []string, command payments.Command, canonical []byte,
 ) payments.Request {
 	// What the credential may do is not part of the canonical bytes: see decoder.
 	if payment, ok := command.(payments.CreatePayment); ok {
@@ -59,7 +71,7 @@ func (s *server) request(
 		command = payment
 	}
 
-	fingerprint := idempotency.NewFingerprint(c.tenant(), c.Method, route, nil, canonical)
+	fingerprint := idempotency.NewFingerprint(c.tenant(), c.Method, route, params, canonical)
 	r := payments.Request{
 		Request: idempotency.Request{
 			TenantID: c.tenant(), ClientID: c.identity.ClientID, Key: c.key, RequestID: c.id,
@@ -73,8 +85,8 @@ func (s *server) request(
 	return r
 }
 
-// submit executes r or finds its answer. It tries again when the account that another session held
-// is free, and when another attempt under the key is over: then that one's answer is found, durable
+// submit executes r or finds its answer. It tries again when the account or payment that another
+// session held is free, and when another attempt under the key is over: then that one's answer is found, durable
 // like every replay, or it left nothing behind and the work is done now.
 func (s *server) submit(
 	ctx context.Context, r payments.Request, wait time.Duration,
@@ -178,7 +190,7 @@ func answered(h http.Header, a idempotency.Answer) (response, error) {
 				"Nothing was done; use a new key.")
 	case idempotency.Busy:
 		return response{}, refuse("unavailable",
-			"Nothing was done: an account is locked. "+
+			"Nothing was done: an account or the payment is locked. "+
 				"Repeat the identical request later with the same key.").later()
 	default: // Unreadable: during a deploy, an instance of the newer version can read it
 		return response{}, refuse("idempotency-key-unreadable",

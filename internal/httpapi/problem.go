@@ -6,6 +6,8 @@ import (
 	"net/http"
 
 	"github.com/google/uuid"
+
+	"github.com/oncepay/oncepay/internal/payments"
 )
 
 // problem is an RFC 9457 problem document, and the error that becomes one.
@@ -18,8 +20,14 @@ type problem struct {
 	Code      string       `json:"code"`
 	RequestID string       `json:"request_id,omitempty"`
 	Retry     string       `json:"retry"`
-	PaymentID *uuid.UUID   `json:"payment_id,omitempty"` // of the payment that was declined
 	Errors    []fieldError `json:"errors,omitempty"`
+
+	// Of the payment that was declined, or that the request was about, as the request left it.
+	PaymentID      *uuid.UUID      `json:"payment_id,omitempty"`
+	PaymentStatus  payments.Status `json:"payment_status,omitempty"`
+	PaymentVersion int64           `json:"payment_version,omitempty"`
+	LeftMinor      *int64          `json:"left_minor,omitempty"` // the most that would have been possible
+	RefundID       *uuid.UUID      `json:"refund_id,omitempty"`  // of the refund that was declined
 
 	header map[string]string // sent with the answer: Retry-After, Allow …
 	cause  error             // logged, hidden from the client
@@ -60,6 +68,7 @@ var kinds = map[string]struct {
 	"rate-limited":           {429, "Too many requests", retrySameKey},
 	"invalid-query":          {400, "The query is not valid", retryNever},
 	"invalid-cursor":         {400, "The cursor is not valid for this list", retryNever},
+	"if-match-invalid":       {400, "The If-Match header is not valid", retryNever},
 
 	// About the key.
 	"idempotency-key-missing":    {400, "The Idempotency-Key header is missing", retryNever},
@@ -85,6 +94,13 @@ var kinds = map[string]struct {
 	"currency-mismatch":     {422, "The account is kept in another currency", retryNever},
 	"funding-forbidden":     {403, "The credential may not fund accounts", retryNewKey},
 	"system-account-exists": {409, "There is already a system account in this currency", retryNever},
+
+	// The same, about a payment that is there. Besides, not-found is stored for one that is not.
+	"version-mismatch":          {412, "The payment has another version", retryNewKey},
+	"invalid-state":             {409, "The status of the payment does not allow this", retryNewKey},
+	"authorization-expired":     {409, "The authorization has expired", retryNever},
+	"amount-exceeds-authorized": {422, "The amount is more than was authorized", retryNever},
+	"amount-exceeds-captured":   {422, "The amount is more than is left to refund", retryNever},
 
 	// Not the client's fault.
 	"outcome-unknown": {503, "The outcome of the request is not known yet", retrySameKey},

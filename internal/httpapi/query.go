@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/oncepay/oncepay/internal/payments"
 )
 
 // query reads the parameters of a GET as strictly as a body: a misspelt filter that is ignored
@@ -100,6 +102,24 @@ func (q *query) account() *uuid.UUID {
 		q.fail("account", "account must be an account id, a UUID in lower case with hyphens.")
 	}
 	return &id
+}
+
+// statuses are those that a payment can have.
+var statuses = []payments.Status{
+	payments.Authorized, payments.Completed, payments.Canceled, payments.Expired, payments.Declined,
+}
+
+// status returns the empty one if the parameter is absent.
+func (q *query) status() payments.Status {
+	if !q.values.Has("status") {
+		return ""
+	}
+
+	s := payments.Status(q.values.Get("status"))
+	if !slices.Contains(statuses, s) {
+		q.fail("status", "status must be authorized, completed, canceled, expired or declined.")
+	}
+	return s
 }
 
 // time returns nil if the parameter is absent.

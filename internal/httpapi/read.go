@@ -39,37 +39,65 @@ func asTenant[T any](
 }
 
 func (s *server) getAccount(c *call) (response, error) {
-	id, err := c.pathID()
-	if err != nil {
-		return response{}, err
-	}
-	if _, err := newQuery(c.Request); err != nil {
-		return response{}, err
-	}
-
-	account, err := read(c, s, func(tx pgx.Tx) (payments.Account, error) {
-		return payments.FindAccount(c.Context(), tx, c.tenant(), id)
-	})
+	account, err := readOne(c, s, payments.FindAccount)
 	if err != nil {
 		return response{}, err
 	}
 	return ok(account), nil
 }
 
-func (s *server) getPayment(c *call) (response, error) {
-	id, err := c.pathID()
+func (s *server) getRefund(c *call) (response, error) {
+	refund, err := readOne(c, s, payments.FindRefund)
 	if err != nil {
 		return response{}, err
 	}
-	if _, err := newQuery(c.Request); err != nil {
+	return ok(refund), nil
+}
+
+// shownRefunds is how many refunds a payment is shown with. The list of its refunds has all.
+const shownRefunds = 20
+
+// shownPayment is a payment with its newest refunds.
+type shownPayment struct {
+	payments.Payment
+	Refunds []payments.Refund `json:"refunds"`
+}
+
+func (s *server) getPayment(c *call) (response, error) {
+	payment, err := readOne(c, s, findPayment)
+	if err != nil {
 		return response{}, err
+	}
+	c.header.Set("ETag", etag(payment.Version))
+	return ok(payment), nil
+}
+
+func findPayment(ctx context.Context, tx pgx.Tx, tenant, id uuid.UUID) (p shownPayment, err error) {
+	p.Refunds = []payments.Refund{} // [], not null
+	if p.Payment, err = payments.FindPayment(ctx, tx, tenant, id); err != nil || p.Version == 1 {
+		return p, err
 	}
 
-	payment, err := read(c, s, func(tx pgx.Tx) (payments.Payment, error) {
-		return payments.FindPayment(c.Context(), tx, c.tenant(), id)
-	})
-	if err != nil {
-		return response{}, err
+	// Not beyond the version just read: a refund may have been committed since, and the same ETag must
+	// not have two bodies.
+	refunds, err := payments.ListRefunds(ctx, tx, tenant, id, p.Version+1, shownRefunds)
+	if len(refunds) > 0 {
+		p.Refunds = refunds
 	}
-	return ok(payment), nil
+	return p, err
+}
+
+// readOne reads what {id} names.
+func readOne[T any](
+	c *call, s *server, find func(ctx context.Context, tx pgx.Tx, tenant, id uuid.UUID) (T, error),
+) (v T, err error) {
+	id, err := c.pathID()
+	if err != nil {
+		return v, err
+	}
+	if _, err := newQuery(c.Request); err != nil {
+		return v, err
+	}
+
+	return read(c, s, func(tx pgx.Tx) (T, error) { return find(c.Context(), tx, c.tenant(), id) })
 }

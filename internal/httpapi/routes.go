@@ -34,18 +34,27 @@ type Options struct {
 	RateLimit float64       // executed requests per second and client; 0: no limit
 	TenantMax int           // requests of one tenant in progress at a time; 0: no limit
 
+	// AuthorizationMin is the shortest authorization that a payment may ask for; zero:
+	// payments.MinAuthorization.
+	AuthorizationMin time.Duration
+
 	Ready   func(context.Context) error             // an error: send requests elsewhere
 	Headers func(context.Context) map[string]string // sent with events: trace context; may be nil
 	Observe func(context.Context, Observation)      // called after every request; may be nil
 	Log     *slog.Logger                            // causes of 5xx and panics; nil: discarded
 }
 
-// Paths of the collections. They are part of Location headers and fingerprints, hence stored: do
+// Paths of the collections, and of what is done to a payment. They are part of Location headers and fingerprints, hence stored: do
 // not change them.
 const (
 	accountsPath = "/api/v1/accounts"
 	paymentsPath = "/api/v1/payments"
+	refundsPath  = "/api/v1/refunds"
 	keysPath     = "/api/v1/idempotency-keys"
+
+	capturePath        = paymentsPath + "/{id}/capture"
+	cancelPath         = paymentsPath + "/{id}/cancel"
+	paymentRefundsPath = paymentsPath + "/{id}/refunds"
 )
 
 type server struct {
@@ -57,6 +66,9 @@ type server struct {
 func New(o Options) http.Handler {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.AuthorizationMin == 0 {
+		o.AuthorizationMin = payments.MinAuthorization
 	}
 
 	connections := 0
@@ -78,9 +90,14 @@ func New(o Options) http.Handler {
 	r.Post(accountsPath, s.private(s.post(accountsPath, decodeAccount)))
 	r.Get(accountsPath+"/{id}", s.private(s.getAccount))
 	r.Get(accountsPath+"/{id}/entries", s.private(s.listEntries))
-	r.Post(paymentsPath, s.private(s.post(paymentsPath, decodePayment)))
+	r.Post(paymentsPath, s.private(s.post(paymentsPath, paymentDecoder(o.AuthorizationMin))))
 	r.Get(paymentsPath, s.private(s.listPayments))
 	r.Get(paymentsPath+"/{id}", s.private(s.getPayment))
+	r.Post(capturePath, s.private(s.post(capturePath, decodeCapture)))
+	r.Post(cancelPath, s.private(s.post(cancelPath, decodeCancel)))
+	r.Post(paymentRefundsPath, s.private(s.post(paymentRefundsPath, decodeRefund)))
+	r.Get(paymentRefundsPath, s.private(s.listRefunds))
+	r.Get(refundsPath+"/{id}", s.private(s.getRefund))
 	r.Get(keysPath+"/{key}", s.private(s.getKey))
 	return r
 }

@@ -17,6 +17,7 @@ var ownRows = map[string]string{
 	"accounts":         `SELECT count(*) FROM accounts WHERE tenant_id = $1`,
 	"payments":         `SELECT count(*) FROM payments WHERE tenant_id = $1`,
 	"ledger_entries":   `SELECT count(*) FROM ledger_entries e JOIN accounts a ON a.id = e.account_id WHERE a.tenant_id = $1`,
+	"refunds":          `SELECT count(*) FROM refunds WHERE tenant_id = $1`,
 	"idempotency_keys": `SELECT count(*) FROM idempotency_keys WHERE tenant_id = $1`,
 }
 
@@ -26,9 +27,10 @@ func TestReaderSeesOwnTenantOnly(t *testing.T) {
 	a := start(t, nil)
 	one, two := a.caller, a.newTenant(t, credentials.ScopeFund)
 	for _, c := range []caller{one, two, two} {
-		c.pay(t, c.funded(t, 100), c.account(t), 1)
+		p := c.pay(t, c.funded(t, 100), c.account(t), 1)
+		c.post(t, "/api/v1/payments/"+p.ID.String()+"/refunds", `{}`).wantStatus(t, http.StatusCreated)
 	}
-	readable := a.number(t, `SELECT count(*) FROM pg_class WHERE relkind IN ('r', 'p') AND relname NOT IN ('goose_db_version', 'idempotency_retention')
+	readable := a.number(t, `SELECT count(*) FROM pg_class WHERE relkind IN ('r', 'p') AND relname NOT IN ('goose_db_version', 'schema_compatibility', 'idempotency_retention')
 		AND has_table_privilege('api_read', oid, 'SELECT') AND relnamespace = 'public'::regnamespace`)
 	if readable != len(ownRows) {
 		t.Errorf("api_read may read %d tables, this test knows %d", readable, len(ownRows))
@@ -79,11 +81,14 @@ func TestStatementsNameTheTenant(t *testing.T) {
 	from := c.funded(t, 100)
 	paid := c.post(t, "/api/v1/payments", order(from, c.account(t), 1), "Idempotency-Key", "k")
 
-	for _, path := range []string{paid.header.Get("Location"), "/api/v1/accounts/" + from, "/api/v1/accounts/" + from + "/entries"} {
+	refunds := paid.header.Get("Location") + "/refunds"
+	refunded := c.post(t, refunds, `{}`)
+
+	for _, path := range []string{paid.header.Get("Location"), refunds, refunded.header.Get("Location"), "/api/v1/accounts/" + from, "/api/v1/accounts/" + from + "/entries"} {
 		c.get(t, path).wantStatus(t, http.StatusOK)
 		stranger.get(t, path).is(t, http.StatusNotFound, "not-found")
 	}
-	for _, path := range []string{"/api/v1/payments", "/api/v1/payments?account=" + from} {
+	for _, path := range []string{"/api/v1/payments", "/api/v1/payments?account=" + from, "/api/v1/payments?status=completed"} {
 		if got := read[page[any]](t, c.get(t, path), http.StatusOK); len(got.Items) == 0 {
 			t.Errorf("%s: the tenant's own list is empty", path)
 		}

@@ -25,7 +25,9 @@ type Event struct {
 	Sequence int64     // the aggregate's version; zero: not given
 	Key      []byte    // the record's: one topic and key is one aggregate; empty: no aggregate
 	Payload  []byte
-	Headers  map[string]string // headers that are not attributes: content-type, traceparent …
+
+	Attributes map[string]string // extension attributes, without ce_: tenantid …
+	Headers    map[string]string // headers that are not attributes: content-type, traceparent …
 
 	// The record's position, for logs only: a broker that is reset assigns the same ones again.
 	Topic     string

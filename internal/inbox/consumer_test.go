@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -261,6 +262,28 @@ func TestCommittedOffsetIsNotRepeated(t *testing.T) {
 	b.effects(t, 3)
 	if n := b.outcome(inbox.Duplicate); n != 0 {
 		t.Errorf("%d delivered again", n)
+	}
+}
+
+// A topic has the events of all tenants: the extension attribute tells which.
+func TestHandlerSeesExtensionAttributes(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testenv.Brokers(t), 1)
+	seen := make(chan inbox.Event, 1)
+	c := b.consumer(t)
+	c.Handle = func(_ context.Context, _ pgx.Tx, events []inbox.Event) error {
+		seen <- events[0]
+		return nil
+	}
+	b.start(t, c)
+	b.produce(t, b.event(0, uuid.New(), "a", "ce_tenantid", "acme", "traceparent", "00-1"))
+
+	e := <-seen
+	if diff := cmp.Diff(map[string]string{"tenantid": "acme"}, e.Attributes); diff != "" {
+		t.Error(diff)
+	}
+	if diff := cmp.Diff(map[string]string{"content-type": "application/json", "traceparent": "00-1"}, e.Headers); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -265,6 +265,9 @@ func newMessage(r *kgo.Record) message {
 	return message{event: e, err: err, marker: r.Attrs.IsControl(), record: r}
 }
 
+// fields are the attributes that Event has a field for. All others are extensions.
+var fields = []string{"specversion", "id", "type", "source", "subject", "time", "sequence"}
+
 // readEvent reads a CloudEvent in binary mode: attributes in headers, data in the value.
 func readEvent(r *kgo.Record) (e Event, err error) {
 	e.Payload, e.Headers = r.Value, map[string]string{}
@@ -310,5 +313,9 @@ func readEvent(r *kgo.Record) (e Event, err error) {
 		}
 	}
 
+	for _, name := range fields {
+		delete(attributes, name)
+	}
+	e.Attributes = attributes
 	return e, nil
 }

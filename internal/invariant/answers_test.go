@@ -25,7 +25,7 @@ func TestEveryRefusalOfAPaymentIsHeldToItsFirstAnswer(t *testing.T) {
 	for _, code := range codes {
 		for _, answer := range []string{"first", "another"} {
 			w.history = append(w.history, invariant.Exchange{
-				ClientID: client, Key: code, Request: digest(code), Status: 422, Code: code, Answer: digest(answer), Replayed: answer != "first",
+				ClientID: client, Key: code, Request: digest(code), Command: invariant.Pay, Status: 422, Code: code, Answer: digest(answer), Replayed: answer != "first",
 			})
 		}
 	}
@@ -65,7 +65,7 @@ func refusals(t *testing.T) (codes []string) {
 			return true
 		})
 	}
-	if len(codes) < 6 {
+	if len(codes) < 12 {
 		t.Fatalf("the source has no more refusals than %q", codes)
 	}
 	return codes

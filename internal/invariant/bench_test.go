@@ -48,10 +48,11 @@ var million = []string{
 			to_char(processed_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')), 'UTF8')
 		FROM payments WHERE $1::uuid <> $2::uuid`,
 	`INSERT INTO outbox_events (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload, headers)
-		SELECT made_id('event', row_number() OVER ()), 'payments', p.id, 1, 'payment.' || p.status, k.body, '{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"}'
+		SELECT made_id('event', row_number() OVER ()), 'payments', p.id, 1, 'payment.' || p.status, k.body,
+			jsonb_build_object('traceparent', '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01', 'ce_tenantid', p.tenant_id)
 		FROM payments p JOIN idempotency_keys k ON k.key = p.idempotency_key WHERE $1::uuid <> $2::uuid`,
-	`INSERT INTO outbox_events (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload)
-		SELECT made_id('opened', row_number() OVER ()), 'accounts', id, 1, 'account.opened', '{}' FROM accounts WHERE $1::uuid <> $2::uuid`,
+	`INSERT INTO outbox_events (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload, headers)
+		SELECT made_id('opened', row_number() OVER ()), 'accounts', id, 1, 'account.opened', '{}', jsonb_build_object('ce_tenantid', tenant_id) FROM accounts WHERE $1::uuid <> $2::uuid`,
 	`SELECT inbox_events_make_partitions(ARRAY(SELECT DISTINCT (created_at AT TIME ZONE 'UTC')::date FROM outbox_events)) WHERE $1::uuid <> $2::uuid`,
 	`INSERT INTO inbox_events (consumer, event_id, event_day) SELECT 'statements', event_id, (created_at AT TIME ZONE 'UTC')::date FROM outbox_events WHERE $1::uuid <> $2::uuid`,
 	`INSERT INTO statements SELECT account_id, (created_at AT TIME ZONE 'UTC')::date, 'USD', count(*),
@@ -155,7 +156,7 @@ func writeHistory(b *testing.B, pool *pgxpool.Pool) string {
 	buffer := bufio.NewWriter(f)
 	lines := json.NewEncoder(buffer)
 	rows, err := pool.Query(b.Context(), `
-		SELECT p.client_id, p.idempotency_key, encode(p.fingerprint, 'hex'), p.amount_minor, p.currency, p.source_account, p.destination_account,
+		SELECT p.client_id, p.idempotency_key, encode(p.fingerprint, 'hex'), 'pay', '00000000-0000-0000-0000-000000000000'::uuid, p.amount_minor, p.currency, p.source_account, p.destination_account,
 			k.status::int, p.decline_code, encode(sha256(k.body), 'hex'), false, p.request_id
 		FROM payments p JOIN idempotency_keys k ON k.key = p.idempotency_key`)
 	if err != nil {

@@ -57,11 +57,11 @@ CREATE TEMP TABLE topic_records (
   aggregate_type text NOT NULL, partition int NOT NULL, "offset" bigint NOT NULL,
   event_id uuid,                -- NULL: it has none
   aggregate_id text NOT NULL,   -- the record's key
-  event_type text, aggregate_version bigint, created_at timestamptz, digest bytea NOT NULL,
+  event_type text, aggregate_version bigint, created_at timestamptz, tenant_id text, digest bytea NOT NULL,
   malformed text                -- what a consumer would stumble over
 );
 CREATE TEMP TABLE exchanges (
-  client_id uuid NOT NULL, key text COLLATE "C" NOT NULL, request bytea NOT NULL,
+  client_id uuid NOT NULL, key text COLLATE "C" NOT NULL, request bytea NOT NULL, command text NOT NULL, payment_id uuid,
   amount_minor bigint NOT NULL, currency text NOT NULL, source_account uuid NOT NULL, destination_account uuid NOT NULL,
   status int NOT NULL, code text NOT NULL, answer bytea, replayed boolean NOT NULL
 );
@@ -166,13 +166,19 @@ func (c *check) gatherTopics(ctx context.Context) (since *time.Time, err error) 
 }
 
 const totals = `
-SELECT (SELECT count(*) FROM payments), (SELECT count(*) FROM payments WHERE status = 'declined'),
+SELECT p.*, (SELECT count(*) FROM refunds WHERE status = 'completed'),
   (SELECT count(*) FROM outbox_events), (SELECT count(*) FROM outbox_events WHERE aggregate_type = 'payments'),
   (SELECT count(*) FROM topic_records),
   (SELECT count(*) FROM exchanges), (SELECT count(*) FROM exchanges WHERE replayed),
   (SELECT count(*) FROM exchanges WHERE code = 'idempotency-key-reused'),
   (SELECT count(*) FROM (SELECT FROM exchanges GROUP BY client_id, key, request HAVING bool_or(status = 0) AND bool_or(replayed)
-     AND NOT bool_or((status BETWEEN 200 AND 299 OR status = 402) AND NOT replayed)) found)`
+     AND NOT bool_or((status BETWEEN 200 AND 299 OR status = 402) AND NOT replayed)) found)
+FROM (
+  SELECT count(*), count(*) FILTER (WHERE status = 'declined'), count(authorization_expires_at),
+    count(*) FILTER (WHERE authorization_expires_at IS NOT NULL AND status = 'completed'),
+    count(*) FILTER (WHERE status = 'canceled'), count(*) FILTER (WHERE status = 'expired')
+  FROM payments
+) p`
 
 // count runs all queries on one snapshot.
 func (c *check) count(ctx context.Context) error {
@@ -182,7 +188,7 @@ func (c *check) count(ctx context.Context) error {
 		c.Progress("count all")
 		r := &c.report
 		err := tx.QueryRow(ctx, totals).Scan(
-			&r.Payments, &r.Declined, &r.Events, &r.PaymentEvents, &r.Records,
+			&r.Payments, &r.Declined, &r.Authorized, &r.Captured, &r.Canceled, &r.Expired, &r.Refunds, &r.Events, &r.PaymentEvents, &r.Records,
 			&r.Exchanges, &r.Replays, &r.MismatchesRefused, &r.Recovered,
 		)
 		if err != nil {
@@ -235,25 +241,28 @@ const (
 // queries is in the order of the report.
 var queries = []query{
 	{AcknowledgedMissing, histories, "answers", acknowledged, acknowledgedMissing},
-	{NobodyAskedFor, histories, "payments", paymentsOfHistory, nobodyAskedFor},
+	{NobodyAskedFor, histories, "effects", effectsOfHistory, nobodyAskedFor},
 	{AnswersChanged, histories, "answers", keptAnswers, answersChanged},
 	{ReusedKeysAccepted, histories, "answers", keptAnswers, reusedKeysAccepted},
 	{RefusedForNothing, histories, "refusals", refusedAsReused, refusedForNothing},
 	{RepeatsUnmarked, histories, "answers", keptAnswers, repeatsUnmarked},
-	{KeysTwice, nothing, "payments and answers", paymentsAndAnswers, keysTwice},
-	{AnswersMissing, nothing, "payments and answers", paymentsAndAnswersSince, answersMissing},
-	{EventsMissing, nothing, "payments and accounts", paymentsAndAccountsSince, eventsMissing},
+	{KeysTwice, nothing, "effects and answers", effectsAndAnswers, keysTwice},
+	{AnswersMissing, nothing, "effects and answers", effectsAndAnswersSince, answersMissing},
+	{EventsMissing, nothing, "payments and others", rowsSince, eventsMissing},
+	{TransitionsIllegal, nothing, "events", paymentEvents, transitionsIllegal},
 	{EventsLost, topics, "events", outboxSince, eventsLost},
 	{EventsPhantom, topics, "records", allRecords, eventsPhantom},
 	{EventsChanged, topics, "records", allRecords, eventsChanged},
 	{EventsRepeated, topics, "records", allRecords, eventsRepeated},
-	{EventsOutOfOrder, topics, "aggregates", severalRecords, eventsOutOfOrder},
+	{EventsOutOfOrder, topics, "records", severalRecords, eventsOutOfOrder},
 	{EffectsLost, topics, "records", consumedRecords, effectsLost},
 	{EffectsPhantom, topics, "effects", inboxRows, effectsPhantom},
 	{StatementsWrong, topics, "statements", statementRows, statementsWrong},
 	{PaymentsUnbalanced, nothing, "payments", allPayments, paymentsUnbalanced},
+	{RefundsUnbalanced, nothing, "refunds", allRefunds, refundsUnbalanced},
 	{PaymentsAstray, nothing, "payments", allPayments, paymentsAstray},
 	{BalancesWrong, nothing, "accounts", allAccounts, balancesWrong},
+	{HoldsWrong, nothing, "accounts", allAccounts, holdsWrong},
 }
 
 func (q query) run(ctx context.Context, tx pgx.Tx) (Line, error) {

@@ -29,8 +29,12 @@ func TestHealthyBooksAreGreenInEveryLine(t *testing.T) {
 		}
 	}
 	got := []int64{r.Payments, r.Declined, r.Events, r.Records, r.Repeated, r.Exchanges, r.Replays, r.MismatchesRefused}
-	if diff := cmp.Diff([]int64{23, 1, 29, 29, 0, 51, 24, 1}, got); diff != "" {
+	if diff := cmp.Diff([]int64{18, 1, 31, 31, 0, 59, 28, 1}, got); diff != "" {
 		t.Errorf("totals (-want +got):\n%s", diff)
+	}
+	got = []int64{r.Authorized, r.Captured, r.Canceled, r.Expired, r.Refunds}
+	if diff := cmp.Diff([]int64{5, 2, 1, 1, 2}, got); diff != "" {
+		t.Errorf("lives (-want +got):\n%s", diff)
 	}
 }
 
@@ -79,6 +83,26 @@ var defects = map[string]defect{
 	"a declined payment was acknowledged as completed": {line: invariant.AcknowledgedMissing, after: func(t *testing.T, w *world) {
 		x := w.declined()
 		x.Key, x.Status, x.Code = "gone", 201, ""
+		w.history = append(w.history, x)
+	}},
+	"a hold was acknowledged as a payment": {line: invariant.AcknowledgedMissing, after: func(_ *testing.T, w *world) {
+		w.told(invariant.Authorize).Command = invariant.Pay
+	}},
+	"a capture was acknowledged with another amount": {line: invariant.AcknowledgedMissing, after: func(_ *testing.T, w *world) {
+		w.told(invariant.Capture).AmountMinor++
+	}},
+	"a cancel of another payment was acknowledged": {line: invariant.AcknowledgedMissing, after: func(_ *testing.T, w *world) {
+		w.told(invariant.Cancel).PaymentID = w.held
+	}},
+	"a refund was acknowledged with another amount": {line: invariant.AcknowledgedMissing, after: func(_ *testing.T, w *world) {
+		w.told(invariant.Refund).AmountMinor--
+	}},
+	"a refund that nobody asked for": {line: invariant.NobodyAskedFor, before: func(t *testing.T, w *world) {
+		w.refund(t, w.captured, 1)
+	}},
+	"every attempt was cut off, and less was captured": {line: invariant.NobodyAskedFor, before: func(t *testing.T, w *world) {
+		x := cutOff(w.capture(t, w.held, 5)[0])
+		x.AmountMinor = 6
 		w.history = append(w.history, x)
 	}},
 	"a payment that nobody asked for": {line: invariant.NobodyAskedFor, before: func(t *testing.T, w *world) {
@@ -134,6 +158,11 @@ var defects = map[string]defect{
 		w.exec(t, `UPDATE payments SET idempotency_key = $1 WHERE idempotency_key = $2`, w.history[4].Key, again.Key)
 		w.exec(t, `DELETE FROM idempotency_keys WHERE key = $1`, again.Key)
 	}},
+	"a key paid and refunded": {line: invariant.KeysTwice, before: func(t *testing.T, w *world) {
+		paid, refund := w.history[4], w.refund(t, w.captured, 1)[0]
+		w.exec(t, `UPDATE payment_commands SET idempotency_key = $1, method = 'CLI' WHERE idempotency_key = $2`, paid.Key, refund.Key)
+		w.exec(t, `DELETE FROM idempotency_keys WHERE key = $1`, refund.Key)
+	}},
 	"a key was answered twice, before midnight and after": {line: invariant.KeysTwice, after: func(t *testing.T, w *world) {
 		w.exec(t, `INSERT INTO idempotency_keys SELECT tenant_id, client_id, key, key_hash, day - 1, fingerprint, fingerprint_version, request_id,
 			created_at - interval '23 hours', status, content_type, location, body FROM idempotency_keys WHERE location LIKE '%/accounts/%' LIMIT 1`)
@@ -160,6 +189,54 @@ var defects = map[string]defect{
 	"an answer tells of a payment that is not there": {line: invariant.AnswersMissing, after: func(t *testing.T, w *world) {
 		w.exec(t, `INSERT INTO idempotency_keys SELECT tenant_id, client_id, 'invented', substr(sha256('invented'), 1, 16), day, fingerprint, fingerprint_version, request_id,
 			created_at, status, content_type, location, body FROM idempotency_keys WHERE key = $1`, w.history[0].Key)
+	}},
+	"a capture has no stored answer": {line: invariant.AnswersMissing, after: func(t *testing.T, w *world) {
+		w.exec(t, `DELETE FROM idempotency_keys WHERE key = $1`, w.told(invariant.Capture).Key)
+	}},
+	"nobody is known to have canceled a payment": {line: invariant.AnswersMissing, before: func(t *testing.T, w *world) {
+		w.history = slices.DeleteFunc(w.history, func(x invariant.Exchange) bool { return x.PaymentID == w.canceled })
+		w.exec(t, `DELETE FROM idempotency_keys k USING payment_commands c WHERE k.key = c.idempotency_key AND c.payment_id = $1`, w.canceled)
+		w.exec(t, `DELETE FROM payment_commands WHERE payment_id = $1`, w.canceled)
+	}},
+	"a refund's answer tells of another payment": {line: invariant.AnswersMissing, after: func(t *testing.T, w *world) {
+		refund := w.told(invariant.Refund)
+		body := []byte(`{"source_account":""}`)
+		w.exec(t, `UPDATE idempotency_keys SET body = $1 WHERE key = $2`, body, refund.Key)
+		for i, x := range w.history {
+			if x.Key == refund.Key {
+				w.history[i].Answer = digest(string(body))
+			}
+		}
+	}},
+	"a refund has no event": {line: invariant.EventsMissing, between: func(t *testing.T, w *world) {
+		const other = `{"id":"another"}`
+		w.exec(t, `UPDATE outbox_events SET payload = $1 WHERE event_type = 'refund.declined'`, []byte(other))
+		w.message("refund.declined").Payload = []byte(other)
+	}},
+	"an event tells of a refund that is not there": {line: invariant.EventsMissing, before: func(t *testing.T, w *world) {
+		i := slices.IndexFunc(w.history, func(x invariant.Exchange) bool { return x.Command == invariant.Refund && x.Status == 402 })
+		key := w.history[i].Key
+		w.history = slices.DeleteFunc(w.history, func(x invariant.Exchange) bool { return x.Key == key })
+		w.exec(t, `DELETE FROM refunds WHERE status = 'declined'`)
+		w.exec(t, `UPDATE payment_commands SET method = 'CLI' WHERE idempotency_key = $1`, key)
+		w.exec(t, `UPDATE idempotency_keys SET status = 200 WHERE key = $1`, key)
+	}},
+	"the last event is not the payment's status": {line: invariant.EventsMissing, after: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE payments SET status = 'expired' WHERE id = $1`, w.canceled)
+		w.history = slices.DeleteFunc(w.history, func(x invariant.Exchange) bool { return x.PaymentID == w.canceled })
+		w.exec(t, `UPDATE payment_commands SET method = 'CLI' WHERE payment_id = $1`, w.canceled)
+	}},
+	"a payment was captured and then expired": {line: invariant.TransitionsIllegal, between: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE outbox_events SET event_type = 'payment.expired' WHERE aggregate_id = $1 AND aggregate_version = 2`, w.refunded.String())
+		i := slices.IndexFunc(w.messages, func(m relay.Message) bool { return m.AggregateID == w.refunded.String() && *m.AggregateVersion == 2 })
+		w.messages[i].Type = "payment.expired"
+	}},
+	"a payment begins with its end": {line: invariant.TransitionsIllegal, between: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE outbox_events SET event_type = 'payment.canceled' WHERE aggregate_id = $1 AND aggregate_version = 1`, w.held.String())
+		w.exec(t, `UPDATE payments SET status = 'canceled', authorization_ended_at = now() WHERE id = $1`, w.held)
+		w.exec(t, `UPDATE accounts SET held_minor = 0 WHERE id = $1`, w.a)
+		i := slices.IndexFunc(w.messages, func(m relay.Message) bool { return m.AggregateID == w.held.String() })
+		w.messages[i].Type = "payment.canceled"
 	}},
 	"a payment has no event": {line: invariant.EventsMissing, before: func(t *testing.T, w *world) {
 		w.exec(t, `DELETE FROM outbox_events WHERE event_type = 'payment.declined'`)
@@ -197,8 +274,20 @@ var defects = map[string]defect{
 	"a version was lost on the way": {line: invariant.EventsChanged, between: func(_ *testing.T, w *world) {
 		w.message("payment.declined").AggregateVersion = nil
 	}},
+	"a tenant was changed on the way": {line: invariant.EventsChanged, between: func(_ *testing.T, w *world) {
+		w.message("payment.declined").Headers = []byte(`{"ce_tenantid": "another"}`)
+	}},
 	"an event was sent twice": {line: invariant.EventsRepeated, between: func(_ *testing.T, w *world) {
 		w.messages = append(w.messages, *w.message("order.changed"))
+	}},
+	"a capture was sent before its authorization": {line: invariant.EventsOutOfOrder, between: func(_ *testing.T, w *world) {
+		of := func(version int64) int {
+			return slices.IndexFunc(w.messages, func(m relay.Message) bool {
+				return m.AggregateID == w.captured.String() && *m.AggregateVersion == version
+			})
+		}
+		i, j := of(1), of(2)
+		w.messages[i], w.messages[j] = w.messages[j], w.messages[i]
 	}},
 	"events were sent in another order": {line: invariant.EventsOutOfOrder, between: func(_ *testing.T, w *world) {
 		n := len(w.messages)
@@ -206,10 +295,10 @@ var defects = map[string]defect{
 	}},
 	"an aggregate is in two partitions": {line: invariant.EventsOutOfOrder, between: func(_ *testing.T, w *world) {
 		n := len(w.messages)
-		w.held, w.messages = &w.messages[n-1], w.messages[:n-1]
+		w.kept, w.messages = &w.messages[n-1], w.messages[:n-1]
 	}, after: func(t *testing.T, w *world) {
 		w.produce(t, &kgo.Record{Partition: (w.usedPartition(t, "orders") + 1) % 12, Topic: w.prefix + "orders", Key: []byte("7"),
-			Value: w.held.Payload, Headers: headersOf(w.held)})
+			Value: w.kept.Payload, Headers: headersOf(w.kept)})
 	}},
 	"a version was left out": {line: invariant.EventsOutOfOrder, before: func(t *testing.T, w *world) {
 		w.exec(t, `UPDATE outbox_events SET aggregate_version = 4 WHERE aggregate_type = 'orders' AND aggregate_version = 3`)
@@ -236,6 +325,26 @@ var defects = map[string]defect{
 	"entries of a payment that is not there": {line: invariant.PaymentsUnbalanced, after: func(t *testing.T, w *world) {
 		w.exec(t, `UPDATE ledger_entries SET payment_id = $1 WHERE payment_id = (SELECT payment_id FROM ledger_entries LIMIT 1)`, uuid.New())
 	}},
+	"more was captured than the payment says": {line: invariant.PaymentsUnbalanced, after: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE payments SET released_minor = released_minor + 1 WHERE id = $1`, w.captured)
+		w.history = slices.DeleteFunc(w.history, func(x invariant.Exchange) bool { return x.PaymentID == w.captured })
+		w.exec(t, `UPDATE payment_commands SET method = 'CLI' WHERE payment_id = $1`, w.captured)
+	}},
+	"a canceled payment has entries": {line: invariant.PaymentsUnbalanced, after: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE ledger_entries SET payment_id = $1 WHERE payment_id = $2 AND refund_id IS NULL`, w.canceled, w.captured)
+	}},
+	"a refund's entries belong to its payment": {line: invariant.RefundsUnbalanced, after: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE ledger_entries e SET payment_id = $1 FROM refunds r WHERE e.refund_id = r.id`, w.captured)
+	}},
+	"a payment was refunded more than its refunds say": {line: invariant.RefundsUnbalanced, after: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE payments SET refunded_minor = 1 WHERE id = $1`, w.captured)
+	}},
+	"a refund went the wrong way": {line: invariant.RefundsUnbalanced, after: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE refunds SET source_account = destination_account, destination_account = source_account WHERE status = 'declined'`)
+	}},
+	"an event names another tenant": {line: invariant.PaymentsAstray, before: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE outbox_events SET headers = headers - 'ce_tenantid' WHERE event_type = 'refund.declined'`)
+	}},
 	"a payment went to another tenant": {line: invariant.PaymentsAstray, before: func(t *testing.T, w *world) {
 		w.exec(t, `UPDATE accounts SET tenant_id = $1 WHERE id = $2`, uuid.New(), w.b)
 	}},
@@ -256,8 +365,15 @@ var defects = map[string]defect{
 				balance_after_minor = CASE e.entry_no WHEN 1 THEN x.amount_minor ELSE e.balance_after_minor END
 			FROM ledger_entries x WHERE x.account_id = e.account_id AND e.account_id = $1 AND (e.entry_no, x.entry_no) IN ((1, 2), (2, 1))`, w.a)
 	}},
+	"a hold was kept": {line: invariant.HoldsWrong, after: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE accounts SET held_minor = held_minor + 60 WHERE id = $1`, w.a)
+	}},
+	"a hold was forgotten": {line: invariant.HoldsWrong, after: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE accounts SET held_minor = 0 WHERE id = $1`, w.a)
+	}},
 	"a customer was below zero": {line: invariant.BalancesWrong, after: func(t *testing.T, w *world) {
-		if _, err := w.db.Exec(t.Context(), `ALTER TABLE accounts DROP CONSTRAINT accounts_customer_not_negative`); err != nil {
+		if _, err := w.db.Exec(t.Context(), `ALTER TABLE accounts
+			DROP CONSTRAINT accounts_customer_not_negative, DROP CONSTRAINT accounts_customer_available`); err != nil {
 			t.Fatal(err)
 		}
 		w.exec(t, `UPDATE accounts SET kind = 'customer' WHERE id = $1`, w.system)
@@ -287,7 +403,7 @@ func TestEachDefectTurnsItsLineRedAndNoOther(t *testing.T) {
 			wantWrong(t, w.check(t), d.line)
 		})
 	}
-	if len(seen) != 20 {
+	if len(seen) != 23 {
 		t.Errorf("defects for %d lines: %v", len(seen), seen)
 	}
 }
@@ -302,6 +418,12 @@ func (w *world) message(kind string) *relay.Message {
 func cutOff(x invariant.Exchange) invariant.Exchange {
 	x.Status, x.Code, x.Answer, x.Replayed = 0, "", "", false
 	return x
+}
+
+// told is the first acknowledgement of a command.
+func (w *world) told(c invariant.Command) *invariant.Exchange {
+	i := slices.IndexFunc(w.history, func(x invariant.Exchange) bool { return x.Command == c && x.Status/100 == 2 })
+	return &w.history[i]
 }
 
 func (w *world) declined() invariant.Exchange {

@@ -29,8 +29,8 @@
 //     with a partition that lost all of its records proves nothing lost: watch Line.Of.
 //   - That the inbox was kept long enough. docs/operating.md allows deleting old rows of
 //     inbox_events; where their records are still on the topic, they count as effects lost.
-//   - That events are well formed in every respect. Payload, key, type, version, time and id are
-//     compared with the outbox; further headers (traceparent) are not. Wrong amounts in the outbox
+//   - That events are well formed in every respect. Payload, key, type, version, time, tenant and
+//     id are compared with the outbox; further headers (traceparent) are not. Wrong amounts in the outbox
 //     show in the statements, which are made from events.
 //   - That repeats are few. Delivery is at least once: repeats are counted, and wrong only beyond
 //     Sources.MostRepeated.
@@ -42,9 +42,10 @@
 // history, left out without one:
 //
 //	acknowledged payments missing  a client was told of a payment, and it is missing or has another
-//	                               amount, other accounts or another status
-//	payments nobody asked for      a payment of a client in the history, under a key that it never
-//	                               sent, or not of what it asked for
+//	                               amount, other accounts or another status; or of a capture, a
+//	                               cancel or a refund that did not happen so
+//	payments nobody asked for      a payment, capture, cancel or refund of a client in the history,
+//	                               under a key that it never sent, or not of what it asked for
 //	answers changed                a request got two different answers under its key, or another one
 //	                               than is stored
 //	reused keys accepted           two different requests under one key, and neither was refused
@@ -54,17 +55,25 @@
 //
 // From the tables:
 //
-//	keys that took effect twice    two payments or two stored answers of one key, closer together
+//	keys that took effect twice    two effects or two stored answers of one key, closer together
 //	                               than answers are kept
-//	payments without their answer  a payment with no answer about it under its key, or an answer
-//	                               that tells of a payment that does not exist
-//	payments without their event   a payment or an account with no event in the outbox, or an event
-//	                               about none
-//	unbalanced payments            entries that are not the payment's amount from its source to its
-//	                               destination, or that belong to no payment
-//	payments across tenants        accounts of another tenant or in another currency
+//	payments without their answer  a payment, or a change of one, with no answer about it under its
+//	                               key, or an answer that tells of one that does not exist
+//	payments without their event   a version of a payment, a refund or an account with no event in
+//	                               the outbox, a last event that is not the payment's status, or an
+//	                               event about none
+//	illegal transitions            an event that may not follow the one before it, such as an expiry
+//	                               after a capture
+//	unbalanced payments            entries that are not what was captured, from the payment's source
+//	                               to its destination, or that belong to no payment
+//	unbalanced refunds             the same of a refund, or a payment that does not know the sum of
+//	                               its refunds
+//	payments across tenants        accounts of another tenant or in another currency, or an event
+//	                               that names another tenant
 //	wrong balances                 balance and entries of an account differ, entries have a gap, or
 //	                               a customer was below zero
+//	wrong holds                    an account does not hold the sum of its authorized payments, or a
+//	                               customer holds more than it has
 //
 // From the topics and the consumer's tables, left out without brokers:
 //

@@ -16,6 +16,7 @@ type event struct {
 	kind      *string
 	version   *int64
 	createdAt *time.Time
+	tenant    *string
 	malformed *string
 }
 
@@ -52,6 +53,8 @@ func readEvent(record *kgo.Record) (e event) {
 			}
 		case "type":
 			e.kind = &value
+		case "tenantid":
+			e.tenant = &value
 		case "subject":
 			subject = value
 		case "sequence":

@@ -2,19 +2,33 @@ package invariant
 
 // Payments, their events, the topics, and the consumer's work on them.
 
-const paymentsAndAccountsSince = `
+const rowsSince = `
 SELECT (SELECT count(*) FROM payments WHERE processed_at >= (SELECT outbox_since FROM bounds))
+     + (SELECT count(*) FROM refunds WHERE processed_at >= (SELECT outbox_since FROM bounds))
      + (SELECT count(*) FROM accounts WHERE created_at >= (SELECT outbox_since FROM bounds))`
 
-// Both directions are checked. Every version of a payment has its event, the last one with the
-// payment's status, and every account has its first one. No event tells of a missing payment or
-// account.
+// Both directions are checked. Every version of a payment has its event, the last one in agreement
+// with the payment's status, every refund has one that names it, and every account has its first
+// one. No event tells of a missing payment, refund or account.
 const eventsMissing = `
 SELECT format('payment %s version %s', p.id, v)
 FROM payments p CROSS JOIN LATERAL generate_series(1, p.version) v
 LEFT JOIN outbox_events o ON o.aggregate_type = 'payments' AND o.aggregate_id = p.id::text AND o.aggregate_version = v
 WHERE p.processed_at >= (SELECT outbox_since FROM bounds)
-  AND (o.event_id IS NULL OR v = p.version AND o.event_type <> 'payment.' || p.status)
+  AND (o.event_id IS NULL OR v = p.version
+    AND CASE WHEN o.event_type LIKE 'refund.%' THEN 'completed' ELSE replace(o.event_type, 'payment.', '') END <> p.status)
+UNION ALL
+SELECT format('refund %s', r.id)
+FROM refunds r
+WHERE r.processed_at >= (SELECT outbox_since FROM bounds)
+  AND NOT EXISTS (SELECT FROM outbox_events o
+                  WHERE o.aggregate_type = 'payments' AND o.aggregate_id = r.payment_id::text AND o.aggregate_version = r.payment_version
+                    AND o.event_type = 'refund.' || r.status AND position(convert_to(r.id::text, 'UTF8') IN o.payload) > 0)
+UNION ALL
+SELECT format('event %s', o.event_id)
+FROM outbox_events o
+WHERE o.aggregate_type = 'payments' AND o.event_type LIKE 'refund.%'
+  AND NOT EXISTS (SELECT FROM refunds r WHERE r.payment_id::text = o.aggregate_id AND r.payment_version = o.aggregate_version)
 UNION ALL
 SELECT format('account %s', a.id)
 FROM accounts a
@@ -29,6 +43,28 @@ UNION ALL
 SELECT format('event %s', o.event_id)
 FROM outbox_events o
 WHERE o.aggregate_type = 'accounts' AND NOT EXISTS (SELECT FROM accounts a WHERE a.id::text = o.aggregate_id)`
+
+const paymentEvents = `SELECT count(*) FROM outbox_events WHERE aggregate_type = 'payments'`
+
+// Each event of a payment may follow the one before it. Like what a consumer relies on, this table
+// is written down once more instead of taken from the service. The first events of an old payment may
+// have been dropped.
+const transitionsIllegal = `
+WITH life (before, next) AS (VALUES
+  ('', 'payment.authorized'), ('', 'payment.completed'), ('', 'payment.declined'),
+  ('payment.authorized', 'payment.completed'), ('payment.authorized', 'payment.canceled'), ('payment.authorized', 'payment.expired'),
+  ('payment.completed', 'refund.completed'), ('payment.completed', 'refund.declined'),
+  ('refund.completed', 'refund.completed'), ('refund.completed', 'refund.declined'),
+  ('refund.declined', 'refund.completed'), ('refund.declined', 'refund.declined')
+)
+SELECT format('payment %s: %s after %s', aggregate_id, event_type, coalesce(nullif(told.before, ''), 'nothing'))
+FROM (
+  SELECT aggregate_id, event_type, CASE aggregate_version WHEN 1 THEN ''
+    ELSE lag(event_type) OVER (PARTITION BY aggregate_id COLLATE "C" ORDER BY aggregate_version) END AS before
+  FROM outbox_events WHERE aggregate_type = 'payments'
+) told
+LEFT JOIN life ON life.before = told.before AND life.next = event_type
+WHERE told.before IS NOT NULL AND life.next IS NULL`
 
 // Wherever topics have deleted records there is a minute of grace: a transaction may have stayed
 // open, so that its events were sent after younger ones.
@@ -52,8 +88,8 @@ WHERE (r.created_at >= (SELECT outbox_since FROM bounds) OR r.created_at IS NULL
 const eventsChanged = `
 SELECT format('event %s', o.event_id)
 FROM topic_records r JOIN outbox_events o ON o.event_id = r.event_id
-WHERE r.malformed IS NOT NULL OR (r.aggregate_type, r.aggregate_id, r.event_type, r.aggregate_version, r.created_at, r.digest)
-  IS DISTINCT FROM (o.aggregate_type, o.aggregate_id, o.event_type, o.aggregate_version, o.created_at, sha256(o.payload))`
+WHERE r.malformed IS NOT NULL OR (r.aggregate_type, r.aggregate_id, r.event_type, r.aggregate_version, r.created_at, r.tenant_id, r.digest)
+  IS DISTINCT FROM (o.aggregate_type, o.aggregate_id, o.event_type, o.aggregate_version, o.created_at, o.headers->>'ce_tenantid', sha256(o.payload))`
 
 const eventsRepeated = `
 SELECT format('event %s', event_id)

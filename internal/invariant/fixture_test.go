@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -39,13 +40,15 @@ type world struct {
 	tenant, client uuid.UUID
 	system, a, b   uuid.UUID // accounts
 
+	held, captured, canceled, expired, refunded uuid.UUID // payments
+
 	history  []invariant.Exchange
 	messages []relay.Message
-	held     *relay.Message // taken out of messages by a test
+	kept     *relay.Message // taken out of messages by a test
 }
 
-// newWorld makes a service in which everything is right: payments, declined ones, repeats, refusals and reused keys, and an
-// aggregate "orders 7" with three events.
+// newWorld makes a service in which everything is right: payments, declined ones, repeats, refusals and reused keys, payments with
+// a whole life, and an aggregate "orders 7" with three events.
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	db := testenv.Database(t)
@@ -62,13 +65,15 @@ func newWorld(t *testing.T) *world {
 	for _, account := range []uuid.UUID{w.a, w.b} {
 		w.history = append(w.history, w.pay(t, w.system, account, 10_000)...)
 	}
-	for amount := range int64(10) {
+	for amount := range int64(4) {
 		w.history = append(w.history, w.pay(t, w.a, w.b, 10+amount)...)
 		w.history = append(w.history, w.pay(t, w.b, w.a, 100+amount)...)
 	}
 	declined := w.pay(t, w.a, w.b, 1_000_000)
 	unknown := w.pay(t, w.a, uuid.New(), 1)
 	w.history = append(append(w.history, declined...), unknown...)
+
+	w.live(t)
 
 	// What a service refuses, and what goes wrong on the way, is no answer of a key's own.
 	reused := declined[0]
@@ -97,14 +102,99 @@ func (w *world) open(t *testing.T, kind payments.Kind) uuid.UUID {
 	return account.ID
 }
 
+// live adds payments of which each has another end, three refunds of one of them, and what a client is refused on the way.
+func (w *world) live(t *testing.T) {
+	t.Helper()
+	done := func(x []invariant.Exchange, code string) {
+		t.Helper()
+		if x[0].Code != code {
+			t.Fatalf("%s is answered with %d %q, want %q", x[0].Command, x[0].Status, x[0].Code, code)
+		}
+		w.history = append(w.history, x...)
+	}
+	authorized := func(amount int64, d time.Duration) (id uuid.UUID) {
+		t.Helper()
+		x := w.authorize(t, w.a, w.b, amount, d)
+		done(x, "")
+		if err := w.db.QueryRow(t.Context(), `SELECT id FROM payments WHERE idempotency_key = $1`, x[0].Key).Scan(&id); err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+
+	w.held, w.captured, w.canceled = authorized(40, time.Hour), authorized(50, time.Hour), authorized(60, time.Hour)
+	done(w.capture(t, w.captured, 51), "amount-exceeds-authorized")
+	done(w.capture(t, w.captured, 30), "")
+	done(w.cancel(t, w.canceled), "")
+	done(w.capture(t, w.canceled, 0), "invalid-state")
+
+	w.expired = authorized(70, time.Millisecond)
+	testenv.Eventually(t, time.Minute, func() error {
+		if n, err := w.processor.ExpireBatch(t.Context(), 10); err != nil || n != 1 {
+			return fmt.Errorf("%d expired, %w", n, err)
+		}
+		return nil
+	})
+
+	// The payee of the last one has spent it.
+	w.refunded = authorized(80, time.Hour)
+	done(w.capture(t, w.refunded, 0), "")
+	done(w.refund(t, w.refunded, 30), "")
+	done(w.refund(t, w.refunded, 51), "amount-exceeds-captured")
+	spend := w.pay(t, w.b, w.a, w.available(t, w.b))
+	done(spend, "")
+	done(w.refund(t, w.refunded, 20), "insufficient-funds")
+	done(w.pay(t, w.a, w.b, spend[0].AmountMinor), "")
+	done(w.refund(t, w.refunded, 0), "")
+}
+
+func (w *world) available(t *testing.T, account uuid.UUID) (n int64) {
+	t.Helper()
+	if err := w.db.QueryRow(t.Context(), `SELECT balance_minor - held_minor FROM accounts WHERE id = $1`, account).Scan(&n); err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
 // pay asks for a payment under a key of its own and repeats the request. It returns what the client saw, and notes nothing.
 func (w *world) pay(t *testing.T, from, to uuid.UUID, amount int64) []invariant.Exchange {
 	t.Helper()
-	key := uuid.NewString()
-	command := payments.CreatePayment{AmountMinor: amount, Currency: "USD", SourceAccount: from, DestinationAccount: to, MayFund: true}
+	return w.ask(t, invariant.Exchange{Command: invariant.Pay, AmountMinor: amount, Currency: "USD", SourceAccount: from, DestinationAccount: to},
+		payments.CreatePayment{AmountMinor: amount, Currency: "USD", SourceAccount: from, DestinationAccount: to, MayFund: true})
+}
+
+// authorize and the next three are like pay.
+func (w *world) authorize(t *testing.T, from, to uuid.UUID, amount int64, d time.Duration) []invariant.Exchange {
+	t.Helper()
+	return w.ask(t, invariant.Exchange{Command: invariant.Authorize, AmountMinor: amount, Currency: "USD", SourceAccount: from, DestinationAccount: to},
+		payments.CreatePayment{AmountMinor: amount, Currency: "USD", SourceAccount: from, DestinationAccount: to, Authorization: d})
+}
+
+func (w *world) capture(t *testing.T, id uuid.UUID, amount int64) []invariant.Exchange {
+	t.Helper()
+	return w.ask(t, invariant.Exchange{Command: invariant.Capture, PaymentID: id, AmountMinor: amount},
+		payments.CapturePayment{Target: payments.Target{PaymentID: id}, AmountMinor: amount})
+}
+
+func (w *world) cancel(t *testing.T, id uuid.UUID) []invariant.Exchange {
+	t.Helper()
+	return w.ask(t, invariant.Exchange{Command: invariant.Cancel, PaymentID: id},
+		payments.CancelPayment{Target: payments.Target{PaymentID: id}})
+}
+
+func (w *world) refund(t *testing.T, id uuid.UUID, amount int64) []invariant.Exchange {
+	t.Helper()
+	return w.ask(t, invariant.Exchange{Command: invariant.Refund, PaymentID: id, AmountMinor: amount},
+		payments.RefundPayment{Target: payments.Target{PaymentID: id}, AmountMinor: amount})
+}
+
+// ask sends a command twice under one key of its own. It returns x as the client saw it.
+func (w *world) ask(t *testing.T, x invariant.Exchange, command payments.Command) []invariant.Exchange {
+	t.Helper()
+	x.ClientID, x.Key = w.client, uuid.NewString()
 	var seen []invariant.Exchange
 	for range 2 {
-		answer := w.process(t, key, command)
+		answer := w.process(t, x.Key, command)
 		var problem struct {
 			Code string `json:"code"`
 		}
@@ -112,11 +202,9 @@ func (w *world) pay(t *testing.T, from, to uuid.UUID, amount int64) []invariant.
 			t.Fatal(err)
 		}
 		body, _ := json.Marshal(command) // a plain struct
-		seen = append(seen, invariant.Exchange{
-			ClientID: w.client, Key: key, Request: digest(string(body)),
-			AmountMinor: amount, Currency: "USD", SourceAccount: from, DestinationAccount: to,
-			Status: answer.Response.Status, Code: problem.Code, Answer: digest(string(answer.Response.Body)), Replayed: answer.State == idempotency.Replay,
-		})
+		x.Request, x.Status, x.Code = digest(string(x.Command)+string(body)), answer.Response.Status, problem.Code
+		x.Answer, x.Replayed = digest(string(answer.Response.Body)), answer.State == idempotency.Replay
+		seen = append(seen, x)
 	}
 	return seen
 }

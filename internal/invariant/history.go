@@ -10,13 +10,14 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 )
 
-// Exchange is one attempt of a client to pay, as the client saw it. A history has one JSON object
+// Exchange is one attempt of a client at a command, as the client saw it. A history has one JSON object
 // per line, and every line ends with a newline.
 //
 // A history is complete: it has every attempt of its clients, including those without an answer.
@@ -24,19 +25,37 @@ import (
 // Repeats must send the same bytes, since requests are told apart by their digests. A history
 // covers less time than answers are kept.
 type Exchange struct {
-	ClientID           uuid.UUID `json:"client_id"`
-	Key                string    `json:"key"`
-	Request            string    `json:"request"` // hex SHA-256 of the body that was sent
-	AmountMinor        int64     `json:"amount_minor"`
-	Currency           string    `json:"currency"`
-	SourceAccount      uuid.UUID `json:"source_account"`
-	DestinationAccount uuid.UUID `json:"destination_account"`
-	Status             int       `json:"status"`               // 0: no answer, or not all of it
-	Code               string    `json:"code,omitempty"`       // of a problem
-	Answer             string    `json:"answer,omitempty"`     // hex SHA-256 of the body that came
-	Replayed           bool      `json:"replayed,omitempty"`   // Idempotent-Replayed said so
-	RequestID          string    `json:"request_id,omitempty"` // to find it in the log; not compared
+	ClientID uuid.UUID `json:"client_id"`
+	Key      string    `json:"key"`
+	Request  string    `json:"request"` // hex SHA-256 of what was sent: path, condition and body
+	Command  Command   `json:"command"`
+
+	PaymentID   uuid.UUID `json:"payment_id,omitzero"` // of a later command: what it is about
+	AmountMinor int64     `json:"amount_minor"`        // 0: all that can be captured or refunded
+
+	// Of Pay and Authorize.
+	Currency           string    `json:"currency,omitempty"`
+	SourceAccount      uuid.UUID `json:"source_account,omitzero"`
+	DestinationAccount uuid.UUID `json:"destination_account,omitzero"`
+
+	Status    int    `json:"status"`               // 0: no answer, or not all of it
+	Code      string `json:"code,omitempty"`       // of a problem
+	Answer    string `json:"answer,omitempty"`     // hex SHA-256 of the body that came
+	Replayed  bool   `json:"replayed,omitempty"`   // Idempotent-Replayed said so
+	RequestID string `json:"request_id,omitempty"` // to find it in the log; not compared
 }
+
+// Command is what a client asked for.
+type Command string
+
+// The commands of a history. The last three are about a payment that was made before.
+const (
+	Pay       Command = "pay"
+	Authorize Command = "authorize"
+	Capture   Command = "capture"
+	Cancel    Command = "cancel"
+	Refund    Command = "refund"
+)
 
 // maxLine bounds the memory that a file which is no history can take.
 const maxLine = 1 << 20
@@ -62,7 +81,8 @@ func copyHistory(ctx context.Context, conn *pgx.Conn, name string) error {
 }
 
 var exchangeColumns = []string{
-	"client_id", "key", "request", "amount_minor", "currency", "source_account", "destination_account",
+	"client_id", "key", "request", "command", "payment_id",
+	"amount_minor", "currency", "source_account", "destination_account",
 	"status", "code", "answer", "replayed",
 }
 
@@ -127,12 +147,21 @@ func exchangeRow(line []byte) ([]any, error) {
 		}
 	}
 
+	var about *[16]byte
+	if x.PaymentID != uuid.Nil {
+		about = (*[16]byte)(&x.PaymentID)
+	}
+
 	// Check here, where an error can name the line.
 	switch {
 	case x.ClientID == uuid.Nil:
 		return nil, errors.New("no client_id")
 	case x.Key == "":
 		return nil, errors.New("no key")
+	case !slices.Contains([]Command{Pay, Authorize, Capture, Cancel, Refund}, x.Command):
+		return nil, fmt.Errorf("command is %q", x.Command)
+	case (x.Command == Pay || x.Command == Authorize) != (about == nil):
+		return nil, fmt.Errorf("command %s with payment_id %s", x.Command, x.PaymentID)
 	case strings.ContainsRune(x.Key+x.Currency+x.Code, 0):
 		return nil, errors.New("a text with the character U+0000")
 	case x.Status != 0 && (x.Status < 100 || x.Status > 599):
@@ -143,7 +172,7 @@ func exchangeRow(line []byte) ([]any, error) {
 
 	// The driver copies a [16]byte as it is; it would print a uuid.UUID and parse it again.
 	return []any{
-		[16]byte(x.ClientID), x.Key, request, x.AmountMinor, x.Currency,
+		[16]byte(x.ClientID), x.Key, request, string(x.Command), about, x.AmountMinor, x.Currency,
 		[16]byte(x.SourceAccount), [16]byte(x.DestinationAccount),
 		x.Status, x.Code, answer, x.Replayed,
 	}, nil

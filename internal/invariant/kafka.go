@@ -134,7 +134,7 @@ func findSpans(ctx context.Context, admin *kadm.Client, prefix string, types []s
 
 var recordColumns = []string{
 	"aggregate_type", "partition", "offset", "event_id", "aggregate_id", "event_type",
-	"aggregate_version", "created_at", "digest", "malformed",
+	"aggregate_version", "created_at", "tenant_id", "digest", "malformed",
 }
 
 // recordRows reads the records of some partitions as a pgx.CopyFromSource.
@@ -266,7 +266,7 @@ func (r *recordRows) take(record *kgo.Record) bool {
 	digest := sha256.Sum256(record.Value)
 	r.row = []any{
 		strings.TrimPrefix(record.Topic, r.prefix), record.Partition, record.Offset,
-		e.id, text(record.Key), e.kind, e.version, e.createdAt, digest[:], e.malformed,
+		e.id, text(record.Key), e.kind, e.version, e.createdAt, e.tenant, digest[:], e.malformed,
 	}
 	return true
 }

@@ -17,21 +17,45 @@ FULL JOIN (
 ) l USING (account_id, day)
 WHERE (s.currency, s.payment_count, s.debits_minor, s.credits_minor) IS DISTINCT FROM (l.currency, l.payment_count, l.debits_minor, l.credits_minor)`
 
-// A completed payment has two entries, which sum to zero: its amount from the source and to the
-// destination. A declined one has none. No entry lacks its payment.
+// A completed payment has two entries besides those of its refunds. They sum to zero: what was
+// captured from the source and to the destination. Any other payment has none. No entry lacks its
+// payment.
 const paymentsUnbalanced = `
 SELECT format('payment %s', coalesce(e.payment_id, p.id))
-FROM payments p FULL JOIN ledger_entries e ON e.payment_id = p.id
+FROM payments p FULL JOIN (SELECT * FROM ledger_entries WHERE refund_id IS NULL) e ON e.payment_id = p.id
 GROUP BY coalesce(e.payment_id, p.id)
-HAVING (CASE min(p.status)
-  WHEN 'completed' THEN count(*) = 2
-    AND count(*) FILTER (WHERE e.account_id = p.source_account AND e.amount_minor = -p.amount_minor AND e.currency = p.currency) = 1
-    AND count(*) FILTER (WHERE e.account_id = p.destination_account AND e.amount_minor = p.amount_minor AND e.currency = p.currency) = 1
-  WHEN 'declined' THEN count(e.id) = 0
+HAVING (CASE WHEN min(p.status) = 'completed' THEN count(*) = 2
+    AND count(*) FILTER (WHERE e.account_id = p.source_account AND e.amount_minor = p.released_minor - p.amount_minor AND e.currency = p.currency) = 1
+    AND count(*) FILTER (WHERE e.account_id = p.destination_account AND e.amount_minor = p.amount_minor - p.released_minor AND e.currency = p.currency) = 1
+  WHEN min(p.status) IS NOT NULL THEN count(e.id) = 0
 END) IS NOT TRUE`
 
+const allRefunds = `SELECT count(*) FROM refunds`
+
+// A completed refund has two entries of its own, which move its amount back, and a declined one has
+// none. No entry lacks its refund. A refund has the payment's accounts, the other way round, and its
+// currency. A payment knows the sum of its completed refunds.
+const refundsUnbalanced = `
+SELECT format('refund %s', coalesce(e.refund_id, r.id))
+FROM refunds r FULL JOIN (SELECT * FROM ledger_entries WHERE refund_id IS NOT NULL) e ON e.refund_id = r.id
+GROUP BY coalesce(e.refund_id, r.id)
+HAVING (CASE min(r.status)
+  WHEN 'completed' THEN count(*) = 2 AND bool_and(e.payment_id = r.payment_id AND e.currency = r.currency)
+    AND count(*) FILTER (WHERE e.account_id = r.source_account AND e.amount_minor = -r.amount_minor) = 1
+    AND count(*) FILTER (WHERE e.account_id = r.destination_account AND e.amount_minor = r.amount_minor) = 1
+  WHEN 'declined' THEN count(e.id) = 0
+END) IS NOT TRUE
+UNION
+SELECT format('refund %s', r.id)
+FROM refunds r LEFT JOIN payments p ON p.id = r.payment_id AND p.tenant_id = r.tenant_id
+WHERE (r.source_account = p.destination_account AND r.destination_account = p.source_account AND r.currency = p.currency) IS NOT TRUE
+UNION
+SELECT format('refunds of payment %s', p.id)
+FROM payments p LEFT JOIN (SELECT payment_id, sum(amount_minor) AS refunded_minor FROM refunds WHERE status = 'completed' GROUP BY 1) r ON r.payment_id = p.id
+WHERE p.refunded_minor <> coalesce(r.refunded_minor, 0)`
+
 // Both accounts belong to the payment's tenant and have its currency. Its client belongs to the
-// tenant.
+// tenant. Events name the tenant.
 const paymentsAstray = `
 SELECT format('payment %s', p.id)
 FROM payments p
@@ -39,7 +63,15 @@ LEFT JOIN accounts s ON s.id = p.source_account
 LEFT JOIN accounts d ON d.id = p.destination_account
 LEFT JOIN clients c ON c.id = p.client_id
 WHERE (s.tenant_id = p.tenant_id AND d.tenant_id = p.tenant_id AND s.currency = p.currency AND d.currency = p.currency) IS NOT TRUE
-   OR c.tenant_id <> p.tenant_id`
+   OR c.tenant_id <> p.tenant_id
+UNION ALL
+SELECT format('event %s', o.event_id)
+FROM outbox_events o JOIN payments p ON p.id::text = o.aggregate_id
+WHERE o.aggregate_type = 'payments' AND o.headers->>'ce_tenantid' IS DISTINCT FROM p.tenant_id::text
+UNION ALL
+SELECT format('event %s', o.event_id)
+FROM outbox_events o JOIN accounts a ON a.id::text = o.aggregate_id
+WHERE o.aggregate_type = 'accounts' AND o.headers->>'ce_tenantid' IS DISTINCT FROM a.tenant_id::text`
 
 const allAccounts = `SELECT count(*) FROM accounts`
 
@@ -61,3 +93,11 @@ FULL JOIN (
 WHERE (a.balance_minor = coalesce(e.balance_minor, 0) AND a.entry_count = coalesce(e.entry_count, 0)
   AND (e.account_id IS NULL OR e.in_line AND e.currency = a.currency AND e.other_currency = a.currency)
   AND (a.kind = 'system' OR a.balance_minor >= 0 AND coalesce(e.lowest, 0) >= 0)) IS NOT TRUE`
+
+// An account holds the sum of its authorized payments, and no customer holds more than it has.
+const holdsWrong = `
+SELECT format('account %s', coalesce(a.id, p.source_account))
+FROM accounts a
+FULL JOIN (SELECT source_account, sum(amount_minor) AS held_minor FROM payments WHERE status = 'authorized' GROUP BY 1) p ON p.source_account = a.id
+WHERE a.held_minor IS DISTINCT FROM coalesce(p.held_minor, 0)
+   OR a.kind = 'customer' AND a.held_minor > greatest(a.balance_minor, 0)`

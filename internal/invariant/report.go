@@ -18,6 +18,7 @@ const (
 	KeysTwice           = "keys that took effect twice"
 	AnswersMissing      = "payments without their answer"
 	EventsMissing       = "payments without their event"
+	TransitionsIllegal  = "illegal transitions"
 	EventsLost          = "events lost"
 	EventsPhantom       = "phantom events"
 	EventsChanged       = "events changed"
@@ -27,8 +28,10 @@ const (
 	EffectsPhantom      = "effects without event"
 	StatementsWrong     = "statements differ from ledger"
 	PaymentsUnbalanced  = "unbalanced payments"
+	RefundsUnbalanced   = "unbalanced refunds"
 	PaymentsAstray      = "payments across tenants"
 	BalancesWrong       = "wrong balances"
+	HoldsWrong          = "wrong holds"
 )
 
 // Report is what was counted.
@@ -37,9 +40,15 @@ type Report struct {
 	LeftOut []string // names of lines not counted for lack of a history or a broker
 
 	// In the tables and on the topics.
-	Payments, Declined, Events, Records int64
-	PaymentEvents                       int64 // of Events; the others are of accounts and other types
-	Repeated                            int64 // records beyond the first of their event
+	Payments, Declined int64
+
+	// Of Payments: those that held money first, and what ended the hold.
+	Authorized, Captured, Canceled, Expired int64
+	Refunds                                 int64 // those that moved money
+
+	Events, Records int64
+	PaymentEvents   int64 // of Events; the others are of accounts and other types
+	Repeated        int64 // records beyond the first of their event
 
 	// In the history.
 	Exchanges, Replays, MismatchesRefused int64

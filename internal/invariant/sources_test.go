@@ -129,6 +129,8 @@ func TestWhatWasDroppedForItsAgeIsNotMissed(t *testing.T) {
 		w.publish(t)
 		w.consume(t)
 		w.exec(t, `UPDATE payments SET processed_at = processed_at - interval '30 days'`)
+		w.exec(t, `UPDATE refunds SET processed_at = processed_at - interval '30 days'`)
+		w.exec(t, `UPDATE payment_commands SET processed_at = processed_at - interval '30 days'`)
 		w.exec(t, `UPDATE accounts SET created_at = created_at - interval '30 days'`)
 		w.exec(t, `DELETE FROM outbox_events`)
 		w.exec(t, `DELETE FROM idempotency_keys`)
@@ -234,7 +236,7 @@ func TestWithoutBrokersTheTablesAreCountedAllTheSame(t *testing.T) {
 func TestAHistoryThatCannotBeReadIsAnErrorThatNamesTheLine(t *testing.T) {
 	t.Parallel()
 	w := &world{db: testenv.Database(t).Pool(t, ""), brokers: testenv.Brokers(t), prefix: testenv.TopicPrefix(t)}
-	x := invariant.Exchange{ClientID: uuid.New(), Key: "k", Request: digest("r"), Status: 201, Answer: digest("a")}
+	x := invariant.Exchange{ClientID: uuid.New(), Key: "k", Request: digest("r"), Command: invariant.Pay, Status: 201, Answer: digest("a")}
 	w.history = []invariant.Exchange{x}
 	written, err := os.ReadFile(w.historyFile(t))
 	if err != nil {
@@ -249,6 +251,8 @@ func TestAHistoryThatCannotBeReadIsAnErrorThatNamesTheLine(t *testing.T) {
 		"no client":           {`{"key":"k","request":"` + x.Request + `"}` + "\n", "line 1: no client_id"},
 		"no key":              {strings.Replace(good, `"key":"k"`, `"key":""`, 1), "line 1: no key"},
 		"short digest":        {strings.Replace(good, x.Request, x.Request[2:], 1), "line 1: request is not the hex SHA-256"},
+		"no command":          {strings.Replace(good, `"pay"`, `"buy"`, 1), `line 1: command is "buy"`},
+		"of no payment":       {strings.Replace(good, `"pay"`, `"capture"`, 1), "line 1: command capture with payment_id 0000"},
 		"no digest":           {strings.Replace(good, x.Answer, "", 1), "line 1: status 201 without the digest"},
 		"no status":           {strings.Replace(good, "201", "20", 1), "line 1: status is 20"},
 		"U+0000":              {strings.Replace(good, `"key":"k"`, `"key":"\u0000"`, 1), "line 1: a text with the character U+0000"},
@@ -357,7 +361,7 @@ func TestProgressIsToldByStage(t *testing.T) {
 	w.settle(t)
 	var told []string
 	w.check(t, func(s *invariant.Sources) { s.Progress = func(doing string) { told = append(told, doing) } })
-	for _, want := range []string{"find topics", "read topics: 0 of 29 records", "count " + invariant.BalancesWrong} {
+	for _, want := range []string{"find topics", "read topics: 0 of 31 records", "count " + invariant.BalancesWrong} {
 		if !slices.Contains(told, want) {
 			t.Errorf("not told: %q, but %q", want, told)
 		}

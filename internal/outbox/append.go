@@ -12,13 +12,16 @@ import (
 
 // Event is something that happened to an aggregate.
 type Event struct {
-	ID               uuid.UUID         // consumers deduplicate by it; UUIDv7 keeps indexes small
-	AggregateType    string            // the topic without its prefix; not relay-progress.*
-	AggregateID      string            // record key: events of one aggregate keep their order
-	AggregateVersion int64             // 1, 2, 3 … for each aggregate
-	Type             string            // ce_type, such as payment.completed
-	Payload          []byte            // record value, passed on byte for byte
-	Headers          map[string]string // further record headers, such as traceparent; may be nil
+	ID               uuid.UUID // consumers deduplicate by it; UUIDv7 keeps indexes small
+	AggregateType    string    // the topic without its prefix; not relay-progress.*
+	AggregateID      string    // record key: events of one aggregate keep their order
+	AggregateVersion int64     // 1, 2, 3 … for each aggregate
+	Type             string    // ce_type, such as payment.completed
+	Payload          []byte    // record value, passed on byte for byte
+
+	// Headers are further record headers, such as traceparent; may be nil. One that begins with ce_
+	// and is none of the event's own attributes is passed on as an extension attribute.
+	Headers map[string]string
 }
 
 // MaxEvent is how many bytes an event may have, by Size: what fits into a record where no limit was

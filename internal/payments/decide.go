@@ -1,8 +1,6 @@
 package payments
 
 import (
-	"crypto/rand"
-	"encoding/binary"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,69 +21,242 @@ type entry struct {
 	currency  string
 }
 
-// decidePayment holds the business rules. Given the two accounts (nil if the tenant has no such
-// account) it decides a payment, without side effects. It returns one of
-//
-//   - a completed payment and its two entries, which sum to zero,
-//   - a declined payment and the refusal, no entries: the attempt itself is on record,
-//   - a refusal alone: there is nothing to record.
-func decidePayment(
-	id uuid.UUID, at time.Time, c CreatePayment, source, destination *account,
-) (*Payment, []entry, *Refusal) {
+// state is what a decision depends on. What the tenant does not have is nil.
+type state struct {
+	payment             *Payment // before the command
+	source, destination *account // of the payment
+}
+
+// decision is what a command leads to: something to record, or a refusal alone. A payment or refund
+// that is recorded as declined has a refusal, too.
+type decision struct {
+	payment *Payment // after the command
+	refund  *Refund
+	held    int64   // what it adds to the source's HeldMinor
+	entries []entry // two, which sum to zero, or none
+	refusal *Refusal
+}
+
+func refuse(r Refusal) decision { return decision{refusal: &r} }
+
+// decide holds the business rules of all commands about payments. It has no side effects: id is for
+// what it makes, at is now, by the database clock.
+func decide(s state, c Command, id uuid.UUID, at time.Time) decision {
+	if c, ok := c.(CreatePayment); ok {
+		return decideCreate(s, c, id, at)
+	}
+
+	target, _ := targetOf(c)
+	p := s.payment
+	switch {
+	case p == nil:
+		return refuse(Refusal{Code: UnknownPayment, PaymentID: target.PaymentID})
+	case target.IfVersion != 0 && target.IfVersion != p.Version:
+		return refuse(refusalOf(p, VersionMismatch))
+	}
+
+	switch c := c.(type) {
+	case CapturePayment:
+		return about(p, decideCapture(s, c, at))
+	case RefundPayment:
+		return about(p, decideRefund(s, c, id, at))
+	case CancelPayment:
+		return decideRelease(s, cancel, at)
+	default: // expirePayment
+		return decideRelease(s, expire, at)
+	}
+}
+
+func decideCreate(s state, c CreatePayment, id uuid.UUID, at time.Time) decision {
+	source, destination := s.source, s.destination
 	if source == nil {
-		return nil, nil, &Refusal{Code: UnknownAccount, Account: c.SourceAccount}
+		return refuse(Refusal{Code: UnknownAccount, Account: c.SourceAccount})
 	}
 	if destination == nil {
-		return nil, nil, &Refusal{Code: UnknownAccount, Account: c.DestinationAccount}
+		return refuse(Refusal{Code: UnknownAccount, Account: c.DestinationAccount})
 	}
 
 	for _, a := range []*account{source, destination} {
 		if a.Currency != c.Currency {
-			return nil, nil, &Refusal{Code: CurrencyMismatch, Account: a.ID}
+			return refuse(Refusal{Code: CurrencyMismatch, Account: a.ID})
 		}
 	}
 	if source.Kind == System && !c.MayFund {
-		return nil, nil, &Refusal{Code: FundingForbidden, Account: source.ID}
+		return refuse(Refusal{Code: FundingForbidden, Account: source.ID})
 	}
 
-	payment := &Payment{
-		ID: id, Status: Completed, AmountMinor: c.AmountMinor, Currency: c.Currency,
+	p := &Payment{
+		ID: id, AmountMinor: c.AmountMinor, Currency: c.Currency,
 		SourceAccount: c.SourceAccount, DestinationAccount: c.DestinationAccount,
-		Description: c.Description, Metadata: c.Metadata, ClientReference: c.ClientReference,
-		ProcessedAt: at,
-	}
-	if payment.Metadata == nil {
-		payment.Metadata = map[string]string{}
+		Description: c.Description, Metadata: orEmpty(c.Metadata), ClientReference: c.ClientReference,
+		ProcessedAt: at, Version: 1,
 	}
 
-	if source.Kind == Customer && source.BalanceMinor < c.AmountMinor {
-		payment.Status, payment.DeclineCode = Declined, InsufficientFunds
-		return payment, nil, &Refusal{Code: InsufficientFunds, Account: source.ID}
+	if lacks(source, c.AmountMinor) {
+		p.Status, _ = next("", decline)
+		p.DeclineCode = InsufficientFunds
+		return decision{payment: p, refusal: &Refusal{Code: InsufficientFunds, Account: source.ID}}
 	}
 
-	debited, ok := add(source.BalanceMinor, -c.AmountMinor)
-	if !ok {
-		return nil, nil, &Refusal{Code: AmountOutOfRange, Account: source.ID}
-	}
-	credited, ok := add(destination.BalanceMinor, c.AmountMinor)
-	if !ok {
-		return nil, nil, &Refusal{Code: AmountOutOfRange, Account: destination.ID}
+	if c.Authorization > 0 {
+		held, fits := add(source.HeldMinor, c.AmountMinor)
+		if _, ok := add(source.BalanceMinor, -held); !ok || !fits {
+			return refuse(Refusal{Code: AmountOutOfRange, Account: source.ID})
+		}
+		expires := at.Add(c.Authorization).Truncate(time.Millisecond) // as precise as at
+		p.Status, _ = next("", authorize)
+		p.AuthorizationExpiresAt = &expires
+		return decision{payment: p, held: c.AmountMinor}
 	}
 
-	return payment, []entry{
-		newEntry(payment, source, -c.AmountMinor, debited),
-		newEntry(payment, destination, c.AmountMinor, credited),
-	}, nil
+	p.Status, _ = next("", pay)
+	p.CapturedMinor = c.AmountMinor
+	return transfer(decision{payment: p}, source, destination, c.AmountMinor, at)
 }
 
-func newEntry(p *Payment, a *account, amount, balance int64) entry {
-	return entry{
+// about completes a refusal that names an account only: a later command's names its payment, too.
+func about(p *Payment, d decision) decision {
+	if d.refusal != nil && d.refusal.PaymentID == uuid.Nil {
+		refusal := refusalOf(p, d.refusal.Code)
+		refusal.Account = d.refusal.Account
+		d.refusal = &refusal
+	}
+	return d
+}
+
+// decideCapture moves all or a part of what is held, and releases all of the hold.
+func decideCapture(s state, c CapturePayment, at time.Time) decision {
+	p, refusal := after(s.payment, capture, at)
+	if refusal != nil {
+		return refuse(*refusal)
+	}
+
+	p.CapturedMinor = c.AmountMinor
+	if c.AmountMinor == 0 {
+		p.CapturedMinor = p.AmountMinor
+	}
+	if p.CapturedMinor > p.AmountMinor {
+		return refuse(refusalOf(s.payment, AmountExceedsAuthorized))
+	}
+
+	d := decision{payment: p, held: -p.AmountMinor}
+	return transfer(d, s.source, s.destination, p.CapturedMinor, at)
+}
+
+// decideRelease lets go of what is held: nothing moves.
+func decideRelease(s state, a action, at time.Time) decision {
+	p, refusal := after(s.payment, a, at)
+	if refusal != nil {
+		return refuse(*refusal)
+	}
+	return decision{payment: p, held: -p.AmountMinor}
+}
+
+// decideRefund moves money back. The payee may have spent it: that is recorded, like a payment that
+// its payer cannot afford.
+func decideRefund(s state, c RefundPayment, id uuid.UUID, at time.Time) decision {
+	p, refusal := after(s.payment, refund, at)
+	if refusal != nil {
+		return refuse(*refusal)
+	}
+
+	amount, left := c.AmountMinor, p.CapturedMinor-p.RefundedMinor
+	if amount == 0 {
+		amount = left
+	}
+	if amount > left || left == 0 {
+		return refuse(refusalOf(s.payment, AmountExceedsCaptured))
+	}
+
+	r := &Refund{
+		ID: id, PaymentID: p.ID, Status: Completed, AmountMinor: amount, Currency: p.Currency,
+		SourceAccount: p.DestinationAccount, DestinationAccount: p.SourceAccount,
+		Reason: c.Reason, Metadata: orEmpty(c.Metadata), ProcessedAt: at, PaymentVersion: p.Version,
+	}
+	if lacks(s.destination, amount) {
+		r.Status, r.DeclineCode = Declined, InsufficientFunds
+		refusal := refusalOf(p, InsufficientFunds)
+		refusal.Account = s.destination.ID
+		return decision{payment: p, refund: r, refusal: &refusal}
+	}
+
+	p.RefundedMinor += amount
+	return transfer(decision{payment: p, refund: r}, s.destination, s.source, amount, at)
+}
+
+// after returns p as the action leaves it, or why the table of life does not allow the action. The
+// clock decides when an authorization is over, whether or not it was swept.
+func after(p *Payment, a action, at time.Time) (*Payment, *Refusal) {
+	over := p.Status == Authorized && !at.Before(*p.AuthorizationExpiresAt)
+	ended := over || p.Status == Expired
+
+	to, allowed := next(p.Status, a)
+	switch {
+	case ended && (a == capture || a == cancel):
+		refusal := refusalOf(p, AuthorizationExpired)
+		return nil, &refusal
+	case !allowed, a == expire && !over:
+		refusal := refusalOf(p, InvalidState)
+		return nil, &refusal
+	}
+
+	q := *p
+	q.Status, q.Version = to, p.Version+1
+	if p.Status == Authorized {
+		q.AuthorizationEndedAt = &at
+	}
+	return &q, nil
+}
+
+// refusalOf returns a refusal of a command about p.
+func refusalOf(p *Payment, code Code) Refusal {
+	r := Refusal{Code: code, PaymentID: p.ID, Status: p.Status, Version: p.Version}
+	switch p.Status {
+	case Authorized:
+		r.LeftMinor = p.AmountMinor
+	case Completed:
+		r.LeftMinor = p.CapturedMinor - p.RefundedMinor
+	}
+	return r
+}
+
+// lacks reports whether a customer has less than amount to spend.
+func lacks(a *account, amount int64) bool {
+	return a.Kind == Customer && a.AvailableMinor() < amount
+}
+
+// transfer adds the two entries of amount from one account to the other to a decision. If a balance
+// would overflow, it refuses instead.
+func transfer(d decision, from, to *account, amount int64, at time.Time) decision {
+	debited, ok := add(from.BalanceMinor, -amount)
+	held := from.HeldMinor + d.held
+	if _, fits := add(debited, -held); !ok || !fits { // what is available must fit as well
+		return refuse(Refusal{Code: AmountOutOfRange, Account: from.ID})
+	}
+	credited, ok := add(to.BalanceMinor, amount)
+	if !ok {
+		return refuse(Refusal{Code: AmountOutOfRange, Account: to.ID})
+	}
+
+	d.entries = []entry{
+		newEntry(d, from, -amount, debited, at),
+		newEntry(d, to, amount, credited, at),
+	}
+	return d
+}
+
+func newEntry(d decision, a *account, amount, balance int64, at time.Time) entry {
+	e := entry{
 		Entry: Entry{
-			ID: newID(p.ProcessedAt), PaymentID: p.ID, CreatedAt: p.ProcessedAt,
+			ID: newID(at), PaymentID: d.payment.ID, CreatedAt: at,
 			AmountMinor: amount, BalanceAfterMinor: balance,
 		},
-		accountID: a.ID, number: a.entryCount + 1, currency: p.Currency,
+		accountID: a.ID, number: a.entryCount + 1, currency: d.payment.Currency,
 	}
+	if d.refund != nil {
+		e.RefundID = &d.refund.ID
+	}
+	return e
 }
 
 // add returns a + b, and false if that overflows.
@@ -94,18 +265,9 @@ func add(a, b int64) (int64, bool) {
 	return sum, (sum > a) == (b > 0)
 }
 
-// newID returns a UUIDv7 (RFC 9562 section 5.7) of the time at, to the millisecond; the rest is
-// random. Ids sort by time, so a list by id needs no further index, and times translate to bounds
-// of ids.
-func newID(at time.Time) uuid.UUID {
-	var id uuid.UUID
-	_, _ = rand.Read(id[6:]) // never fails: the program would have crashed
-
-	var ms [8]byte
-	binary.BigEndian.PutUint64(ms[:], uint64(at.UnixMilli())) // the database clock is past 1970
-	copy(id[:6], ms[2:])
-
-	id[6] = id[6]&0x0f | 0x70
-	id[8] = id[8]&0x3f | 0x80
-	return id
+func orEmpty(m map[string]string) map[string]string {
+	if m == nil {
+		return map[string]string{}
+	}
+	return m
 }

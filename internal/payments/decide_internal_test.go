@@ -23,9 +23,10 @@ func TestDecide(t *testing.T) {
 		c := CreatePayment{
 			AmountMinor: 1 + random.Int64N(MaxAmount), Currency: pick(random, "USD", "USD", "USD", "EUR"),
 			SourceAccount: source.ID, DestinationAccount: destination.ID, MayFund: random.IntN(3) > 0,
+			Authorization: pick(random, 0, time.Hour),
 		}
 		if random.IntN(3) == 0 {
-			c.AmountMinor = pick(random, 1, MaxAmount, max(1, min(MaxAmount, source.BalanceMinor)), max(1, min(MaxAmount, source.BalanceMinor+1)))
+			c.AmountMinor = pick(random, 1, MaxAmount, max(1, min(MaxAmount, source.AvailableMinor())), max(1, min(MaxAmount, source.AvailableMinor()+1)))
 		}
 		if random.IntN(20) == 0 {
 			source = nil
@@ -34,7 +35,8 @@ func TestDecide(t *testing.T) {
 			destination = nil
 		}
 		id, at := uuid.New(), time.UnixMilli(1_700_000_000_000).UTC()
-		payment, entries, refusal := decidePayment(id, at, c, source, destination)
+		d := decide(state{nil, source, destination}, c, id, at)
+		payment, entries, refusal := d.payment, d.entries, d.refusal
 
 		for i, a := range []*account{source, destination} {
 			if a != nil && *a != before[i] {
@@ -56,8 +58,17 @@ func TestDecide(t *testing.T) {
 		if want := wantRefusal(c, source, destination); want != "" {
 			t.Fatalf("seed %d: completed, want %s", seed, want)
 		}
-		if payment.Status != Completed || payment.DeclineCode != "" || payment.ID != id || payment.ProcessedAt != at || payment.AmountMinor != c.AmountMinor {
+		if payment.DeclineCode != "" || payment.ID != id || payment.ProcessedAt != at || payment.AmountMinor != c.AmountMinor {
 			t.Fatalf("seed %d: %+v", seed, payment)
+		}
+		if c.Authorization > 0 {
+			if payment.Status != Authorized || d.held != c.AmountMinor || entries != nil || !payment.AuthorizationExpiresAt.Equal(at.Add(c.Authorization)) {
+				t.Fatalf("seed %d: %+v", seed, d)
+			}
+			continue
+		}
+		if payment.Status != Completed || d.held != 0 {
+			t.Fatalf("seed %d: %+v", seed, d)
 		}
 		if len(entries) != 2 || entries[0].AmountMinor+entries[1].AmountMinor != 0 || entries[1].AmountMinor != c.AmountMinor {
 			t.Fatalf("seed %d: entries do not sum to zero: %+v", seed, entries)
@@ -68,7 +79,7 @@ func TestDecide(t *testing.T) {
 			if !after.IsInt64() || after.Int64() != e.BalanceAfterMinor {
 				t.Fatalf("seed %d: %d and %d give %d", seed, a.BalanceMinor, e.AmountMinor, e.BalanceAfterMinor)
 			}
-			if a.Kind == Customer && e.BalanceAfterMinor < 0 {
+			if a.Kind == Customer && e.BalanceAfterMinor < a.HeldMinor {
 				t.Fatalf("seed %d: a customer is left with %d", seed, e.BalanceAfterMinor)
 			}
 			if e.accountID != a.ID || e.number != a.entryCount+1 || e.PaymentID != id || e.currency != "USD" && e.currency != "EUR" {
@@ -90,8 +101,10 @@ func wantRefusal(c CreatePayment, source, destination *account) Code {
 		return UnknownAccount
 	}
 	amount := big.NewInt(c.AmountMinor)
-	left := new(big.Int).Sub(big.NewInt(source.BalanceMinor), amount)
+	available := new(big.Int).Sub(big.NewInt(source.BalanceMinor), big.NewInt(source.HeldMinor))
+	left := new(big.Int).Sub(available, amount)
 	grown := new(big.Int).Add(big.NewInt(destination.BalanceMinor), amount)
+	held := new(big.Int).Add(big.NewInt(source.HeldMinor), amount)
 	switch {
 	case source.Currency != c.Currency || destination.Currency != c.Currency:
 		return CurrencyMismatch
@@ -99,7 +112,7 @@ func wantRefusal(c CreatePayment, source, destination *account) Code {
 		return FundingForbidden
 	case source.Kind == Customer && left.Sign() < 0:
 		return InsufficientFunds
-	case !left.IsInt64() || !grown.IsInt64():
+	case !left.IsInt64(), c.Authorization == 0 && !grown.IsInt64(), c.Authorization > 0 && !held.IsInt64():
 		return AmountOutOfRange
 	}
 	return ""
@@ -112,6 +125,16 @@ func randomAccount(random *rand.Rand) *account {
 	if a.Kind == System && random.IntN(2) == 0 {
 		a.BalanceMinor = pick(random, -a.BalanceMinor, math.MinInt64, math.MinInt64+random.Int64N(MaxAmount))
 	}
+
+	// What is available is in range.
+	switch {
+	case a.Kind == Customer:
+		a.HeldMinor = pick(random, 0, 0, a.BalanceMinor/2, a.BalanceMinor)
+	case a.BalanceMinor < 0:
+		a.HeldMinor = pick(random, 0, 0, a.BalanceMinor-math.MinInt64)
+	default:
+		a.HeldMinor = pick(random, 0, 0, math.MaxInt64-random.Int64N(MaxAmount))
+	}
 	return a
 }
 
@@ -121,10 +144,10 @@ func TestMissingMetadataIsEmptyObject(t *testing.T) {
 	t.Parallel()
 	source, destination := &account{Account: Account{ID: uuid.New(), Kind: System, Currency: "USD"}}, &account{Account: Account{ID: uuid.New(), Currency: "USD"}}
 	c := CreatePayment{AmountMinor: 5, Currency: "USD", SourceAccount: source.ID, DestinationAccount: destination.ID, MayFund: true, Description: "d", ClientReference: "r"}
-	payment, _, _ := decidePayment(uuid.UUID{1}, time.UnixMilli(1).UTC(), c, source, destination)
+	payment := decide(state{nil, source, destination}, c, uuid.UUID{1}, time.UnixMilli(1).UTC()).payment
 	want := &Payment{
-		ID: uuid.UUID{1}, Status: Completed, AmountMinor: 5, Currency: "USD", SourceAccount: source.ID, DestinationAccount: destination.ID,
-		Description: "d", ClientReference: "r", Metadata: map[string]string{}, ProcessedAt: time.UnixMilli(1).UTC(),
+		ID: uuid.UUID{1}, Status: Completed, AmountMinor: 5, CapturedMinor: 5, Currency: "USD", SourceAccount: source.ID, DestinationAccount: destination.ID,
+		Description: "d", ClientReference: "r", Metadata: map[string]string{}, ProcessedAt: time.UnixMilli(1).UTC(), Version: 1,
 	}
 	if diff := cmp.Diff(want, payment); diff != "" {
 		t.Error(diff)

@@ -44,19 +44,18 @@ func newBank(t *testing.T, tracer pgx.QueryTracer) *bank {
 	return b
 }
 
-// render writes what the API would write: the payment or account, or else the code of the refusal.
+// render writes what the API would write: what was recorded, or else the refusal.
 func render(o payments.Outcome) idempotency.Response {
-	r := idempotency.Response{Status: 201, ContentType: "application/json"}
-	var document any = o.Account
+	r := idempotency.Response{Status: 201, ContentType: "application/json", Body: o.JSON}
 	switch {
-	case o.Refusal != nil && o.Payment != nil:
-		r.Status, document = 402, o.Payment
+	case o.Refusal != nil && o.JSON != nil:
+		r.Status = 402
 	case o.Refusal != nil:
-		r.Status, document = 422, o.Refusal
-	case o.Payment != nil:
-		document = o.Payment
+		r.Status = 422
+		r.Body, _ = json.Marshal(o.Refusal)
+	case o.Payment != nil && o.Payment.Version > 1:
+		r.Status = 200
 	}
-	r.Body, _ = json.Marshal(document)
 	return r
 }
 
@@ -151,22 +150,51 @@ func (b *bank) wantBalanced(t testing.TB) {
 			WHERE a.balance_minor <> coalesce(e.s, 0) OR a.entry_count <> coalesce(e.n, 0) OR a.entry_count <> coalesce(e.m, 0)`,
 		"entries follow each other without a gap": `SELECT count(*) FROM (SELECT entry_no, balance_after_minor, row_number() OVER w n, sum(amount_minor) OVER w s
 			FROM ledger_entries WINDOW w AS (PARTITION BY account_id ORDER BY entry_no)) e WHERE entry_no <> n OR balance_after_minor <> s`,
-		"entries of a completed payment sum to zero, of a declined one there are none": `SELECT count(*) FROM payments p LEFT JOIN
-			(SELECT payment_id, sum(amount_minor) s, count(*) n, max(amount_minor) a, count(DISTINCT currency) c, min(currency) cur FROM ledger_entries GROUP BY 1) e ON e.payment_id = p.id
-			WHERE CASE p.status WHEN 'completed' THEN (e.s = 0 AND e.n = 2 AND e.a = p.amount_minor AND e.c = 1 AND e.cur = p.currency) IS NOT TRUE ELSE e.n IS NOT NULL END`,
+		"entries of a completed payment are what was captured, of another one there are none": `SELECT count(*) FROM payments p LEFT JOIN
+			(SELECT payment_id, sum(amount_minor) s, count(*) n, max(amount_minor) a, count(DISTINCT currency) c, min(currency) cur
+			 FROM ledger_entries WHERE refund_id IS NULL GROUP BY 1) e ON e.payment_id = p.id
+			WHERE CASE p.status WHEN 'completed' THEN (e.s = 0 AND e.n = 2 AND e.a = p.amount_minor - p.released_minor AND e.c = 1 AND e.cur = p.currency) IS NOT TRUE
+			ELSE e.n IS NOT NULL END`,
+		"entries of a completed refund are its amount, of a declined one there are none": `SELECT count(*) FROM refunds r LEFT JOIN
+			(SELECT refund_id, min(payment_id::text) p, sum(amount_minor) s, count(*) n, max(amount_minor) a, count(DISTINCT currency) c, min(currency) cur
+			 FROM ledger_entries GROUP BY 1) e ON e.refund_id = r.id
+			WHERE CASE r.status WHEN 'completed' THEN (e.s = 0 AND e.n = 2 AND e.a = r.amount_minor AND e.c = 1 AND e.cur = r.currency AND e.p = r.payment_id::text) IS NOT TRUE
+			ELSE e.n IS NOT NULL END`,
 		"an entry is of its payment's account": `SELECT count(*) FROM ledger_entries e LEFT JOIN payments p ON p.id = e.payment_id
-			WHERE (e.account_id = CASE WHEN e.amount_minor < 0 THEN p.source_account ELSE p.destination_account END) IS NOT TRUE`,
-		"every payment has its one event, in its type": `SELECT count(*) FROM payments p FULL JOIN (SELECT * FROM outbox_events WHERE aggregate_type = 'payments') o
-			ON o.aggregate_id = p.id::text WHERE (o.event_type = 'payment.' || p.status AND o.aggregate_version = 1) IS NOT TRUE`,
+			WHERE (e.account_id = CASE WHEN (e.amount_minor < 0) = (e.refund_id IS NULL) THEN p.source_account ELSE p.destination_account END) IS NOT TRUE`,
+		"an entry is of its refund's account": `SELECT count(*) FROM ledger_entries e LEFT JOIN refunds r ON r.id = e.refund_id
+			WHERE e.refund_id IS NOT NULL AND (e.account_id = CASE WHEN e.amount_minor < 0 THEN r.source_account ELSE r.destination_account END) IS NOT TRUE`,
+		"refunded is the sum of the completed refunds": `SELECT count(*) FROM payments p LEFT JOIN
+			(SELECT payment_id, sum(amount_minor) s FROM refunds WHERE status = 'completed' GROUP BY 1) r ON r.payment_id = p.id
+			WHERE p.refunded_minor <> coalesce(r.s, 0) OR p.refunded_minor > p.amount_minor - p.released_minor`,
+		"what is held is the sum of the authorized payments": `SELECT count(*) FROM accounts a LEFT JOIN
+			(SELECT source_account, sum(amount_minor) s FROM payments WHERE status = 'authorized' GROUP BY 1) p ON p.source_account = a.id
+			WHERE a.held_minor <> coalesce(p.s, 0)`,
+		"the events of a payment are numbered 1, 2, 3 in the order of the outbox, up to its version": `SELECT count(*) FROM payments p FULL JOIN
+			(SELECT aggregate_id, count(*) n, bool_and(aggregate_version = i) ordered, (array_agg(event_type ORDER BY id DESC)
+				FILTER (WHERE event_type LIKE 'payment.%'))[1] last FROM
+				(SELECT *, row_number() OVER (PARTITION BY aggregate_id ORDER BY id) i FROM outbox_events WHERE aggregate_type = 'payments') o GROUP BY 1) o
+			ON o.aggregate_id = p.id::text WHERE (o.ordered AND o.n = p.version AND o.last = 'payment.' || p.status) IS NOT TRUE`,
+		"every refund has its one event, in its type": `SELECT count(*) FROM refunds r FULL JOIN (SELECT * FROM outbox_events WHERE event_type LIKE 'refund.%') o
+			ON convert_from(o.payload, 'utf8')::jsonb ->> 'id' = r.id::text
+			WHERE (o.event_type = 'refund.' || r.status AND o.aggregate_id = r.payment_id::text AND o.aggregate_version = r.payment_version) IS NOT TRUE`,
+		"every command is in the audit trail": `SELECT count(*) FROM payment_commands c FULL JOIN
+			(SELECT * FROM outbox_events WHERE aggregate_type = 'payments' AND aggregate_version > 1 AND event_type <> 'payment.expired') o
+			ON o.aggregate_id = c.payment_id::text AND o.aggregate_version = c.version
+			LEFT JOIN idempotency_keys k ON k.key = c.idempotency_key AND k.tenant_id = c.tenant_id AND k.client_id = c.client_id
+				AND k.fingerprint = c.fingerprint AND k.request_id = c.request_id
+			WHERE (k.body = o.payload) IS NOT TRUE`,
 		"every account has its one event": `SELECT count(*) FROM accounts a FULL JOIN (SELECT * FROM outbox_events WHERE aggregate_type = 'accounts') o
 			ON o.aggregate_id = a.id::text WHERE (o.event_type = 'account.opened' AND o.aggregate_version = 1) IS NOT TRUE`,
-		"no event is told twice": `SELECT count(*) - count(DISTINCT event_id) + count(*) - count(DISTINCT aggregate_id) FROM outbox_events`,
+		"no event is told twice": `SELECT count(*) - count(DISTINCT event_id) + count(*) - count(DISTINCT (aggregate_id, aggregate_version)) FROM outbox_events`,
 		"an event says what the answer said": `SELECT count(*) FROM outbox_events o WHERE NOT EXISTS (
-			SELECT FROM idempotency_keys k WHERE k.body = o.payload AND k.status = CASE o.event_type WHEN 'payment.declined' THEN 402 ELSE 201 END)`,
+			SELECT FROM idempotency_keys k WHERE k.body = o.payload AND k.status = CASE WHEN o.event_type LIKE '%.declined' THEN 402
+				WHEN o.event_type LIKE 'payment.%' AND o.aggregate_version > 1 THEN 200 ELSE 201 END) AND o.event_type <> 'payment.expired'`,
 		"every answered payment is recorded under its key": `SELECT count(*) FROM payments p FULL JOIN (SELECT * FROM idempotency_keys
-			WHERE convert_from(body, 'utf8')::jsonb ? 'source_account') k ON k.key = p.idempotency_key AND k.tenant_id = p.tenant_id AND k.client_id = p.client_id
+			WHERE convert_from(body, 'utf8')::jsonb ? 'processed_at' AND NOT convert_from(body, 'utf8')::jsonb ? 'payment_version'
+			AND coalesce(convert_from(body, 'utf8')::jsonb ->> 'version', '1') = '1') k ON k.key = p.idempotency_key AND k.tenant_id = p.tenant_id AND k.client_id = p.client_id
 			AND k.fingerprint = p.fingerprint AND k.request_id = p.request_id WHERE p.id IS NULL OR k.key IS NULL`,
-		"no customer owes": `SELECT count(*) FROM accounts WHERE kind = 'customer' AND balance_minor < 0`,
+		"no customer owes": `SELECT count(*) FROM accounts WHERE kind = 'customer' AND balance_minor - held_minor < 0`,
 	} {
 		if n := count(t, b.owner, sql); n != 0 {
 			t.Errorf("broken %d times: %s", n, law)

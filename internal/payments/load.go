@@ -2,6 +2,7 @@ package payments
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"sort"
@@ -10,13 +11,39 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// The rows are locked in the order of their ids, by the LockRows node above the Sort of this one
-// SELECT, so two batches that share accounts cannot deadlock. Sorting in a sub-query, or not at
-// all, deadlocks. NO KEY UPDATE, because no key changes. Another tenant's account is neither found
-// nor locked.
-const lockAccounts = `
-SELECT a.id, a.tenant_id, a.kind, a.currency, a.balance_minor, a.entry_count
+// All transactions lock payments first and accounts second, both in the order of their ids, so two
+// batches that share some cannot deadlock. The LockRows node above the Sort of one SELECT keeps the
+// order; sorting in a sub-query, or not at all, deadlocks. NO KEY UPDATE, because no key changes.
+// Another tenant's row is neither found nor locked.
+const lockPayments = `
+SELECT p.tenant_id, ` + paymentColumns + `
 FROM unnest($1::uuid[], $2::uuid[]) t(id, tenant_id)
+JOIN payments p USING (tenant_id, id)
+ORDER BY p.id FOR NO KEY UPDATE OF p`
+
+// When commands about payments are decided: after their locks were granted. A capture that was
+// claimed in time, then waited until the time was over, must not succeed after another client was told
+// that it is over.
+const selectNow = `
+SELECT clock_timestamp()`
+
+const lockAccounts = `
+SELECT a.id, a.tenant_id, a.kind, a.currency, a.balance_minor, a.held_minor, a.entry_count
+FROM unnest($1::uuid[], $2::uuid[]) t(id, tenant_id)
+JOIN accounts a ON a.id = t.id AND a.tenant_id = t.tenant_id
+ORDER BY a.id FOR NO KEY UPDATE OF a`
+
+// The accounts of payments besides, both where money may move, the source where a hold is released. A
+// payment never changes its accounts, so they are right although this statement does not lock the
+// payments, and it goes out with lockPayments.
+const lockAccountsOfPayments = `
+SELECT a.id, a.tenant_id, a.kind, a.currency, a.balance_minor, a.held_minor, a.entry_count
+FROM (SELECT * FROM unnest($1::uuid[], $2::uuid[]) t(id, tenant_id)
+      UNION
+      SELECT unnest(CASE WHEN t.moves THEN ARRAY[p.source_account, p.destination_account]
+                         ELSE ARRAY[p.source_account] END), p.tenant_id
+      FROM unnest($3::uuid[], $4::uuid[], $5::bool[]) t(id, tenant_id, moves)
+      JOIN payments p USING (tenant_id, id)) t
 JOIN accounts a ON a.id = t.id AND a.tenant_id = t.tenant_id
 ORDER BY a.id FOR NO KEY UPDATE OF a`
 
@@ -34,71 +61,156 @@ CROSS JOIN LATERAL (
 func load(ctx context.Context, tx pgx.Tx, rs []Request) (*books, error) {
 	b := &books{
 		accounts: map[uuid.UUID]*account{},
+		payments: map[rowKey]*Payment{},
 		systems:  map[system]bool{},
+		changed:  map[rowKey]*Payment{},
 		touched:  map[uuid.UUID]*account{},
+		moving:   map[rowKey]bool{},
+	}
+	for _, r := range rs {
+		if target, ok := targetOf(r.Command); ok && !releases(r.Command) {
+			b.moving[rowKey{target.PaymentID, r.TenantID}] = true
+		}
 	}
 
 	var batch pgx.Batch
-	if wanted := accountsOf(rs); len(wanted) > 0 {
-		b.queueLock(&batch, wanted)
-	}
+	b.queueLocks(&batch, accountsOf(rs), paymentsOf(rs))
 	b.queueSystems(&batch, rs)
 	if batch.Len() == 0 {
 		return b, nil
 	}
 
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
-		return nil, fmt.Errorf("load accounts: %w", err)
+		return nil, fmt.Errorf("load payments and accounts: %w", err)
+	}
+	for key, p := range b.payments {
+		for _, a := range b.accountsOf(key, p) {
+			if b.accounts[a.id] == nil {
+				return nil, fmt.Errorf("%w: payment %s has lost account %s", ErrDamaged, key.id, a.id)
+			}
+		}
 	}
 	return b, nil
 }
 
-type accountKey struct{ id, tenant uuid.UUID }
+// ErrDamaged means that somebody deleted what a payment needs. Other payments work.
+var ErrDamaged = errors.New("the tables are damaged")
+
+// rowKey is an account or a payment and the tenant that asks for it.
+type rowKey struct{ id, tenant uuid.UUID }
 
 // accountsOf returns the accounts that rs pay from or to, each once, in the order of their ids.
-func accountsOf(rs []Request) []accountKey {
-	var wanted []accountKey
+func accountsOf(rs []Request) []rowKey {
+	var wanted []rowKey
 	for _, r := range rs {
 		if c, ok := r.Command.(CreatePayment); ok {
 			wanted = append(wanted,
-				accountKey{c.SourceAccount, r.TenantID},
-				accountKey{c.DestinationAccount, r.TenantID})
+				rowKey{c.SourceAccount, r.TenantID},
+				rowKey{c.DestinationAccount, r.TenantID})
 		}
 	}
+	return sorted(wanted)
+}
 
-	slices.SortFunc(wanted, func(x, y accountKey) int {
+// paymentsOf returns the payments that rs are about, each once, in the order of their ids.
+func paymentsOf(rs []Request) []rowKey {
+	var wanted []rowKey
+	for _, r := range rs {
+		if target, ok := targetOf(r.Command); ok {
+			wanted = append(wanted, rowKey{target.PaymentID, r.TenantID})
+		}
+	}
+	return sorted(wanted)
+}
+
+func sorted(keys []rowKey) []rowKey {
+	slices.SortFunc(keys, func(x, y rowKey) int {
 		if c := slices.Compare(x.id[:], y.id[:]); c != 0 {
 			return c
 		}
 		return slices.Compare(x.tenant[:], y.tenant[:])
 	})
-	return slices.Compact(wanted)
+	return slices.Compact(keys)
 }
 
-// queueLock adds lockAccounts to the batch, with a short timeout of its own; its rows go into
-// b.accounts.
-func (b *books) queueLock(batch *pgx.Batch, wanted []accountKey) {
-	ids, tenants := arraysOf(wanted)
+// queueLocks adds the statements that lock rows to the batch, with a short timeout of their own.
+func (b *books) queueLocks(batch *pgx.Batch, accounts, payments []rowKey) {
+	if len(accounts)+len(payments) == 0 {
+		return
+	}
+
 	batch.Queue(lockPatience)
-	batch.Queue(lockAccounts, ids, tenants).Query(func(rows pgx.Rows) error {
+	ids, tenants := arraysOf(accounts)
+	if len(payments) == 0 {
+		batch.Queue(lockAccounts, ids, tenants).Query(b.addAccounts(accounts))
+	} else {
+		paymentIDs, owners := arraysOf(payments)
+		batch.Queue(lockPayments, paymentIDs, owners).Query(b.addPayments(payments))
+		batch.Queue(selectNow).QueryRow(func(row pgx.Row) error { return row.Scan(&b.now) })
+		moves := make([]bool, len(payments))
+		for i, key := range payments {
+			moves[i] = b.moving[key]
+		}
+		batch.Queue(lockAccountsOfPayments, ids, tenants, paymentIDs, owners, moves).
+			Query(b.addAccounts(accounts))
+	}
+	batch.Queue(lockDefault)
+}
+
+// addPayments puts the rows of lockPayments into b.payments.
+func (b *books) addPayments(wanted []rowKey) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
+		var last rowKey
+		for rows.Next() {
+			p := &Payment{}
+			if err := rows.Scan(append([]any{&last.tenant}, p.columns()...)...); err != nil {
+				return err
+			}
+			p.read()
+			last.id = p.ID
+			b.payments[last] = p
+		}
+
+		// A row is sent once it is locked, so the locked one comes after the last row received.
+		if err := rows.Err(); timedOut(err) {
+			return &blockedError{payments: wanted[notAfter(wanted, last.id):], cause: err}
+		}
+		return rows.Err()
+	}
+}
+
+// addAccounts puts the rows of lockAccounts into b.accounts.
+func (b *books) addAccounts(wanted []rowKey) func(pgx.Rows) error {
+	return func(rows pgx.Rows) error {
 		var last uuid.UUID
 		for rows.Next() {
 			a := &account{}
 			err := rows.Scan((*[16]byte)(&a.ID), (*[16]byte)(&a.tenantID), (*string)(&a.Kind),
-				&a.Currency, &a.BalanceMinor, &a.entryCount)
+				&a.Currency, &a.BalanceMinor, &a.HeldMinor, &a.entryCount)
 			if err != nil {
 				return err
 			}
 			b.accounts[a.ID], last = a, a.ID
 		}
 
-		// A row is sent once it is locked, so the locked account comes after the last row received.
 		if err := rows.Err(); timedOut(err) {
-			return &blockedError{wanted[notAfter(wanted, last):], err}
+			for key, p := range b.payments { // which came before
+				wanted = append(wanted, b.accountsOf(key, p)...)
+			}
+			wanted = sorted(wanted)
+			return &blockedError{accounts: wanted[notAfter(wanted, last):], cause: err}
 		}
 		return rows.Err()
-	})
-	batch.Queue(lockDefault)
+	}
+}
+
+// accountsOf returns the accounts that the commands about p lock.
+func (b *books) accountsOf(key rowKey, p *Payment) []rowKey {
+	accounts := []rowKey{{p.SourceAccount, key.tenant}, {p.DestinationAccount, key.tenant}}
+	if !b.moving[key] {
+		return accounts[:1]
+	}
+	return accounts
 }
 
 // queueSystems adds findSystemAccounts to the batch if rs open system accounts; its rows go into
@@ -126,16 +238,17 @@ func (b *books) queueSystems(batch *pgx.Batch, rs []Request) {
 }
 
 // arraysOf returns the ids and their tenants as Postgres takes them.
-func arraysOf(accounts []accountKey) (ids, tenants [][16]byte) {
-	for _, a := range accounts {
-		ids, tenants = append(ids, a.id), append(tenants, a.tenant)
+func arraysOf(keys []rowKey) (ids, tenants [][16]byte) {
+	ids, tenants = make([][16]byte, len(keys)), make([][16]byte, len(keys))
+	for i, k := range keys {
+		ids[i], tenants[i] = k.id, k.tenant
 	}
 	return ids, tenants
 }
 
-// notAfter returns how many of the accounts, which are sorted, do not come after id.
-func notAfter(accounts []accountKey, id uuid.UUID) int {
-	return sort.Search(len(accounts), func(i int) bool {
-		return slices.Compare(accounts[i].id[:], id[:]) > 0
+// notAfter returns how many of the keys, which are sorted, do not come after id.
+func notAfter(keys []rowKey, id uuid.UUID) int {
+	return sort.Search(len(keys), func(i int) bool {
+		return slices.Compare(keys[i].id[:], id[:]) > 0
 	})
 }

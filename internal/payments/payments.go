@@ -1,6 +1,7 @@
 package payments
 
 import (
+	"encoding/json"
 	"time"
 
 	"github.com/google/uuid"
@@ -14,7 +15,7 @@ type Request struct {
 	Method  string            // HTTP method, for the audit trail
 	Route   string            // route pattern, for the audit trail
 	Headers map[string]string // go with the event: trace context
-	At      time.Time         // when it is decided, by the database clock; set from the claim
+	At      time.Time         // when it is decided, by the database clock; set from the claim, or by Execute
 	Command Command
 }
 
@@ -28,7 +29,8 @@ type CreateAccount struct {
 	Name     string // up to 100 characters; may be empty
 }
 
-// CreatePayment moves money between two different accounts of one tenant and one currency.
+// CreatePayment moves money between two different accounts of one tenant and one currency, or holds
+// it for a later CapturePayment.
 type CreatePayment struct {
 	AmountMinor        int64 // 1 to MaxAmount, in minor units of the currency
 	Currency           string
@@ -38,10 +40,69 @@ type CreatePayment struct {
 	Metadata           map[string]string
 	ClientReference    string // up to 255 characters
 	MayFund            bool   // the credential may name a system account as the source
+
+	// Authorization is how long the money is held for a capture; zero moves it at once.
+	Authorization time.Duration
 }
 
-func (CreateAccount) command() {}
-func (CreatePayment) command() {}
+// CapturePayment moves the money of an authorized payment and releases what is left of the hold.
+type CapturePayment struct {
+	Target
+	AmountMinor int64 // up to the authorized amount; zero: all of it
+}
+
+// CancelPayment releases the hold of an authorized payment.
+type CancelPayment struct{ Target }
+
+// RefundPayment moves money of a completed payment back.
+type RefundPayment struct {
+	Target
+	AmountMinor int64  // up to what was captured and not refunded; zero: all of that
+	Reason      string // up to 500 characters
+	Metadata    map[string]string
+}
+
+// expirePayment releases the hold of an authorized payment whose time is over.
+type expirePayment struct{ Target }
+
+// Target is the payment that a later command is about.
+type Target struct {
+	PaymentID uuid.UUID
+	IfVersion int64 // refuse unless the payment has this version; zero: any
+}
+
+func (t Target) target() Target { return t }
+
+func (CreateAccount) command()  {}
+func (CreatePayment) command()  {}
+func (CapturePayment) command() {}
+func (CancelPayment) command()  {}
+func (RefundPayment) command()  {}
+func (expirePayment) command()  {}
+
+// targetOf returns the payment that c is about, if c needs one that is there.
+func targetOf(c Command) (Target, bool) {
+	if later, ok := c.(interface{ target() Target }); ok {
+		return later.target(), true
+	}
+	return Target{}, false
+}
+
+// releases reports whether c only releases a hold, which concerns the source account alone.
+func releases(c Command) bool {
+	switch c.(type) {
+	case CancelPayment, expirePayment:
+		return true
+	}
+	return false
+}
+
+// How long an authorization may last.
+const (
+	DefaultAuthorization = 7 * 24 * time.Hour
+	MinAuthorization     = time.Minute
+	MaxAuthorization     = 30 * 24 * time.Hour
+)
 
 // MaxAmount is the most that one payment moves, in minor units. It is below 2^53, so that every
 // JSON parser reads it exactly.
@@ -64,24 +125,31 @@ type Account struct {
 	Kind         Kind      `json:"kind"`
 	Name         string    `json:"name"`
 	BalanceMinor int64     `json:"balance_minor"`
+	HeldMinor    int64     `json:"held_minor"` // the sum of its authorized payments
 	CreatedAt    time.Time `json:"created_at"`
 }
 
-// Status is the state of a payment.
-type Status string
+// AvailableMinor is what the account can spend. It is below zero only for a system account.
+func (a Account) AvailableMinor() int64 { return a.BalanceMinor - a.HeldMinor }
 
-// The statuses of a payment.
-const (
-	Completed Status = "completed" // the money has moved
-	Declined  Status = "declined"  // recorded, but no money moved
-)
+// MarshalJSON adds available_minor.
+func (a Account) MarshalJSON() ([]byte, error) {
+	type plain Account
+	return json.Marshal(struct {
+		plain
+		AvailableMinor int64 `json:"available_minor"`
+	}{plain(a), a.AvailableMinor()})
+}
 
-// Payment is a payment that was decided. The API and its event carry its JSON form.
+// Payment is a payment that was decided, as its last command left it. The API and its events carry
+// its JSON form.
 type Payment struct {
 	ID                 uuid.UUID         `json:"id"`
 	Status             Status            `json:"status"`
 	DeclineCode        Code              `json:"decline_code,omitempty"`
 	AmountMinor        int64             `json:"amount_minor"`
+	CapturedMinor      int64             `json:"captured_minor"` // what moved: the amount, or less of a hold
+	RefundedMinor      int64             `json:"refunded_minor"` // what moved back, in all
 	Currency           string            `json:"currency"`
 	SourceAccount      uuid.UUID         `json:"source_account"`
 	DestinationAccount uuid.UUID         `json:"destination_account"`
@@ -89,15 +157,41 @@ type Payment struct {
 	Metadata           map[string]string `json:"metadata"`
 	ClientReference    string            `json:"client_reference"`
 	ProcessedAt        time.Time         `json:"processed_at"`
+
+	// Of a payment that was authorized first: until when it can be captured, and when it was
+	// captured, canceled or expired.
+	AuthorizationExpiresAt *time.Time `json:"authorization_expires_at,omitempty"`
+	AuthorizationEndedAt   *time.Time `json:"authorization_ended_at,omitempty"`
+
+	Version int64 `json:"version"` // goes up by one with every event
 }
 
-// Entry is one line of an account's ledger. The two entries of a payment sum to zero.
+// Refund is money that went back, or that the payee did not have. The API and its event carry its
+// JSON form.
+type Refund struct {
+	ID                 uuid.UUID         `json:"id"`
+	PaymentID          uuid.UUID         `json:"payment_id"`
+	Status             Status            `json:"status"` // Completed or Declined
+	DeclineCode        Code              `json:"decline_code,omitempty"`
+	AmountMinor        int64             `json:"amount_minor"`
+	Currency           string            `json:"currency"`
+	SourceAccount      uuid.UUID         `json:"source_account"`      // who gives: the payment's destination
+	DestinationAccount uuid.UUID         `json:"destination_account"` // who gets: the payment's source
+	Reason             string            `json:"reason"`
+	Metadata           map[string]string `json:"metadata"`
+	ProcessedAt        time.Time         `json:"processed_at"`
+	PaymentVersion     int64             `json:"payment_version"` // of the payment, after the refund
+}
+
+// Entry is one line of an account's ledger. The two entries of a payment, or of a refund, sum to
+// zero.
 type Entry struct {
-	ID                uuid.UUID `json:"id"`
-	PaymentID         uuid.UUID `json:"payment_id"`
-	AmountMinor       int64     `json:"amount_minor"` // signed: what it adds to the balance
-	BalanceAfterMinor int64     `json:"balance_after_minor"`
-	CreatedAt         time.Time `json:"created_at"`
+	ID                uuid.UUID  `json:"id"`
+	PaymentID         uuid.UUID  `json:"payment_id"`
+	RefundID          *uuid.UUID `json:"refund_id,omitempty"` // of the refund, if it is one
+	AmountMinor       int64      `json:"amount_minor"`        // signed: what it adds to the balance
+	BalanceAfterMinor int64      `json:"balance_after_minor"`
+	CreatedAt         time.Time  `json:"created_at"`
 }
 
 // Code names the business reason for a refusal. It is the code of the API's problem documents.
@@ -105,24 +199,42 @@ type Code string
 
 // The reasons for which a well-formed command is refused.
 const (
-	InsufficientFunds Code = "insufficient-funds"    // the payment is recorded as declined
+	InsufficientFunds Code = "insufficient-funds"    // the payment or refund is recorded as declined
 	UnknownAccount    Code = "unknown-account"       // does not exist, or is another tenant's
 	CurrencyMismatch  Code = "currency-mismatch"     // an account is kept in another currency
 	FundingForbidden  Code = "funding-forbidden"     // a system account pays only with accounts:fund
 	AmountOutOfRange  Code = "amount-out-of-range"   // a balance would overflow int64
 	SystemExists      Code = "system-account-exists" // the tenant already has one in this currency
+
+	UnknownPayment          Code = "not-found"                 // does not exist, or is another tenant's
+	VersionMismatch         Code = "version-mismatch"          // the payment has another version than IfVersion
+	InvalidState            Code = "invalid-state"             // its status does not allow the command
+	AuthorizationExpired    Code = "authorization-expired"     // its time was over when the command was decided
+	AmountExceedsAuthorized Code = "amount-exceeds-authorized" // more is captured than was held
+	AmountExceedsCaptured   Code = "amount-exceeds-captured"   // more is refunded than is left
 )
 
-// Outcome is the result of one request. Exactly one of Account, Payment and Refusal is set, except
-// for a declined payment, which has Payment and Refusal.
+// Outcome is the result of one request. Exactly one of Account, Payment, Refund and Refusal is set,
+// except for a declined payment or refund, which has its Refusal as well.
 type Outcome struct {
 	Account *Account
 	Payment *Payment
+	Refund  *Refund
 	Refusal *Refusal
+
+	// JSON is the form of what is set, except of a Refusal. It is made once, for the answer and the
+	// event.
+	JSON []byte
 }
 
 // Refusal is why no money moved. It is an answer like any other: stored under the key and replayed.
 type Refusal struct {
 	Code    Code
 	Account uuid.UUID // the account it is about, if any
+
+	// Of the payment that a later command was about.
+	PaymentID uuid.UUID
+	Status    Status // as it is
+	Version   int64  // as it is
+	LeftMinor int64  // the most that could be captured or refunded
 }

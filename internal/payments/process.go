@@ -19,7 +19,7 @@ type Processor struct {
 	Retention time.Duration                      // how long an answer is promised to be kept
 	Render    func(Outcome) idempotency.Response // makes the bytes that are stored and sent
 	OnClaim   func(time.Duration)                // called with how long each claim took; may be nil
-	OnHeld    func(account uuid.UUID)            // called when an account is found held; may be nil
+	OnHeld    func(id uuid.UUID)                 // called when an account or payment is found held; may be nil
 
 	held held
 }
@@ -76,9 +76,9 @@ func (p *Processor) process(
 
 	// Only new requests go on, and of those only the ones whose accounts are not held.
 	fresh, places := onlyNew(rs, answers)
-	fresh, places = p.setApart(fresh, places, answers)
-	if len(fresh) == 0 {
-		return answers, nil
+	fresh, places, err = p.setApart(ctx, tx, fresh, places, answers)
+	if err != nil || len(fresh) == 0 {
+		return answers, err
 	}
 
 	outcomes, err := Execute(ctx, tx, fresh)
@@ -86,11 +86,7 @@ func (p *Processor) process(
 		return nil, err
 	}
 
-	events, err := eventsOf(fresh, outcomes)
-	if err != nil {
-		return nil, err
-	}
-	if err := outbox.Append(ctx, tx, events); err != nil {
+	if err := outbox.Append(ctx, tx, eventsOf(fresh, outcomes)); err != nil {
 		return nil, err
 	}
 

@@ -60,8 +60,9 @@ func TestPaymentWritesEntriesEventAndAnswer(t *testing.T) {
 	wantStatus(t, first, 201)
 	paid := decode[payments.Payment](t, first)
 	want := payments.Payment{
-		ID: paid.ID, Status: payments.Completed, AmountMinor: 250, Currency: "USD", SourceAccount: from, DestinationAccount: to,
-		Description: c.Description, Metadata: c.Metadata, ClientReference: "ref", ProcessedAt: paid.ProcessedAt,
+		ID: paid.ID, Status: payments.Completed, AmountMinor: 250, CapturedMinor: 250, Currency: "USD",
+		SourceAccount: from, DestinationAccount: to,
+		Description: c.Description, Metadata: c.Metadata, ClientReference: "ref", ProcessedAt: paid.ProcessedAt, Version: 1,
 	}
 	if diff := cmp.Diff(want, paid); diff != "" {
 		t.Error(diff)
@@ -82,7 +83,8 @@ func TestPaymentWritesEntriesEventAndAnswer(t *testing.T) {
 	}
 	var stored, sent map[string]string
 	_, _ = json.Unmarshal(metadata, &stored), json.Unmarshal(headers, &sent)
-	if diff := cmp.Diff([]any{c.Metadata, r.Headers, "POST", "/x", r.RequestID}, []any{stored, sent, method, route, requestID}); diff != "" {
+	wantHeaders := map[string]string{"traceparent": r.Headers["traceparent"], "ce_tenantid": b.tenant.String()}
+	if diff := cmp.Diff([]any{c.Metadata, wantHeaders, "POST", "/x", r.RequestID}, []any{stored, sent, method, route, requestID}); diff != "" {
 		t.Error(diff)
 	}
 	repeat := r

@@ -1,10 +1,11 @@
-// Package statements keeps account statements: how many payments an account took part in on a UTC
-// day, and what they debited and credited.
+// Package statements keeps account statements: how many payments and refunds an account took part
+// in on a UTC day, and what they debited and credited.
 //
 // It plays another team's service: it knows payments only by their events and owns its table.
-// Counting and adding are not idempotent, so the table is right only if every event takes effect
-// once; package inbox ensures that. They do not depend on order, so events of different payments
-// may arrive in any.
+// Money moves with two of them, payment.completed and refund.completed; a hold that is made,
+// canceled or expired moves none. Counting and adding are not idempotent, so the table is right
+// only if every event takes effect once; package inbox ensures that. They do not depend on order:
+// a refund may be counted before its payment.
 //
 // Not promised: that a statement is complete at any given time. It is behind by the consumer's lag.
 package statements
@@ -13,7 +14,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -38,78 +38,40 @@ var (
 	ErrMalformed = errors.New("malformed event")
 )
 
-// Handle counts the completed payments among events. It is meant as the Handle of an
+// Handle counts the completed payments and refunds among events. It is meant as the Handle of an
 // inbox.Consumer, which passes it each event once.
 func Handle(ctx context.Context, tx pgx.Tx, events []inbox.Event) error {
 	var lines []line
 	for _, e := range events {
+		var t transfer
+		var err error
+
 		switch e.Type {
 		case "payment.completed":
-			p, err := readPayment(e)
-			if err != nil {
-				return fmt.Errorf("%w: %w", ErrMalformed, err)
-			}
-
-			// The day of the event, not of its arrival: a redelivery or a backlog counts the same.
-			day := p.ProcessedAt.UTC().Truncate(24 * time.Hour)
-			lines = append(lines,
-				line{p.SourceAccount, day, p.Currency, 1, p.AmountMinor, 0},
-				line{p.DestinationAccount, day, p.Currency, 1, 0, p.AmountMinor})
-		case "payment.declined", "account.opened": // no money moved
+			t, err = readPayment(e)
+		case "refund.completed":
+			t, err = readRefund(e)
+		case "payment.authorized", "payment.canceled", "payment.expired", "payment.declined",
+			"refund.declined", "account.opened":
+			continue // no money moved
 		default:
 			return fmt.Errorf("%w: %s", ErrUnknownType, e.Type)
 		}
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrMalformed, err)
+		}
+
+		// The day of the event, not of its arrival: a redelivery or a backlog counts the same.
+		day := t.at.UTC().Truncate(24 * time.Hour)
+		lines = append(lines,
+			line{t.from, day, t.currency, 1, t.amount, 0},
+			line{t.to, day, t.currency, 1, 0, t.amount})
 	}
 
 	return add(ctx, tx, lines)
 }
 
-// payment is the part of a payment.completed that counts. Members added later are ignored.
-type payment struct {
-	ID                 uuid.UUID `json:"id"`
-	Status             string    `json:"status"`
-	AmountMinor        int64     `json:"amount_minor"`
-	Currency           string    `json:"currency"`
-	SourceAccount      uuid.UUID `json:"source_account"`
-	DestinationAccount uuid.UUID `json:"destination_account"`
-	ProcessedAt        time.Time `json:"processed_at"`
-}
-
-// maxAmount is far above what one payment may move, and low enough that a thousand of them fit in
-// an int64.
-const maxAmount = 1_000_000_000_000_000
-
-// readPayment returns the payment of an event, or an error if it is inconsistent or incomplete.
-func readPayment(e inbox.Event) (p payment, err error) {
-	if err := json.Unmarshal(e.Payload, &p); err != nil {
-		return p, fmt.Errorf("decode payment: %w", err)
-	}
-
-	switch {
-	case p.ID == uuid.Nil || p.ID.String() != e.Subject:
-		return p, fmt.Errorf("payment %s in an event about %s", p.ID, e.Subject)
-	case p.Status != "completed":
-		return p, fmt.Errorf("status of a completed payment is %q", p.Status)
-	case p.AmountMinor < 1 || p.AmountMinor > maxAmount:
-		return p, fmt.Errorf("amount is %d", p.AmountMinor)
-	case !isCurrency(p.Currency):
-		return p, fmt.Errorf("currency is %q", p.Currency)
-	case p.SourceAccount == uuid.Nil || p.DestinationAccount == uuid.Nil ||
-		p.SourceAccount == p.DestinationAccount:
-		return p, fmt.Errorf("accounts are %s and %s", p.SourceAccount, p.DestinationAccount)
-	case p.ProcessedAt.IsZero():
-		return p, errors.New("no processed_at")
-	}
-
-	return p, nil
-}
-
-func isCurrency(s string) bool {
-	return len(s) == 3 &&
-		!slices.ContainsFunc([]byte(s), func(c byte) bool { return c < 'A' || c > 'Z' })
-}
-
-// line is what payments add to the statement of an account on a day.
+// line is what transfers add to the statement of an account on a day.
 type line struct {
 	account         uuid.UUID
 	day             time.Time

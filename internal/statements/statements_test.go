@@ -32,6 +32,22 @@ func completed(from, to uuid.UUID, amount int64, at string) inbox.Event {
 	return inbox.Event{ID: uuid.New(), Type: "payment.completed", Subject: id.String(), Payload: []byte(payload)}
 }
 
+// captured is a payment of which a part was captured, some time after it was authorized.
+func captured(from, to uuid.UUID, amount int64, at string) inbox.Event {
+	id := uuid.New()
+	payload := fmt.Sprintf(`{"id":%q,"status":"completed","amount_minor":%d,"captured_minor":%d,"currency":"USD","source_account":%q,"destination_account":%q,
+		"processed_at":"2026-02-01T00:00:00Z","authorization_expires_at":"2026-05-01T00:00:00Z","authorization_ended_at":%q}`, id, amount+1, amount, from, to, at)
+	return inbox.Event{ID: uuid.New(), Type: "payment.completed", Subject: id.String(), Payload: []byte(payload)}
+}
+
+// refunded is a refund of which from gives the money back.
+func refunded(from, to uuid.UUID, amount int64, at string) inbox.Event {
+	payment := uuid.New()
+	payload := fmt.Sprintf(`{"id":%q,"payment_id":%q,"status":"completed","amount_minor":%d,"currency":"USD","source_account":%q,"destination_account":%q,
+		"reason":"","metadata":{},"processed_at":%q,"payment_version":2}`, uuid.New(), payment, amount, from, to, at)
+	return inbox.Event{ID: uuid.New(), Type: "refund.completed", Subject: payment.String(), Payload: []byte(payload)}
+}
+
 // statement is a row, with its day as text.
 type statement struct {
 	Account         uuid.UUID
@@ -63,14 +79,21 @@ func handle(t *testing.T, pool *pgxpool.Pool, events ...inbox.Event) error {
 func TestStatementPerAccountAndDay(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Database(t).Pool(t, "consumer")
-	declined, opened := completed(a, b, 1, ""), completed(a, b, 1, "")
-	declined.Type, opened.Type = "payment.declined", "account.opened"
-	err := handle(t, pool,
+	events := []inbox.Event{
 		completed(a, b, 100, "2026-03-01T23:59:59.999999Z"),
 		completed(b, a, 30, "2026-03-02T00:30:00+01:00"), // still the 1st
 		completed(a, c, 5, "2026-03-02T00:00:00Z"),
-		declined, opened)
-	if err != nil {
+		captured(c, b, 40, "2026-03-03T10:00:00Z"),
+		refunded(b, c, 15, "2026-03-03T11:00:00Z"),
+	}
+	for _, still := range []string{
+		"payment.authorized", "payment.canceled", "payment.expired", "payment.declined", "refund.declined", "account.opened",
+	} {
+		e := completed(a, b, 1, "")
+		e.Type = still
+		events = append(events, e)
+	}
+	if err := handle(t, pool, events...); err != nil {
 		t.Fatal(err)
 	}
 	if err := handle(t, pool, completed(a, c, 7, "2026-03-02T12:00:00Z")); err != nil {
@@ -78,8 +101,8 @@ func TestStatementPerAccountAndDay(t *testing.T) {
 	}
 	want := []statement{
 		{a, "2026-03-01", "USD", 2, 100, 30}, {a, "2026-03-02", "USD", 2, 12, 0},
-		{b, "2026-03-01", "USD", 2, 30, 100},
-		{c, "2026-03-02", "USD", 2, 0, 12},
+		{b, "2026-03-01", "USD", 2, 30, 100}, {b, "2026-03-03", "USD", 2, 15, 40},
+		{c, "2026-03-02", "USD", 2, 0, 12}, {c, "2026-03-03", "USD", 2, 40, 15},
 	}
 	if diff := cmp.Diff(want, all(t, pool)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -93,8 +116,8 @@ func TestStatementsInAnyOrderOfEvents(t *testing.T) {
 		t.Fatal(err)
 	}
 	events := []inbox.Event{
-		completed(a, b, 1, "2026-03-01T10:00:00Z"), completed(b, c, 20, "2026-03-01T11:00:00Z"), completed(c, a, 300, "2026-03-02T10:00:00Z"),
-		completed(a, b, 4000, "2026-03-02T11:00:00Z"), {ID: uuid.New(), Type: "payment.declined"},
+		completed(a, b, 1, "2026-03-01T10:00:00Z"), completed(b, c, 20, "2026-03-01T11:00:00Z"), captured(c, a, 300, "2026-03-02T10:00:00Z"),
+		refunded(a, b, 4000, "2026-03-02T11:00:00Z"), {ID: uuid.New(), Type: "payment.authorized"},
 	}
 	// take does what an inbox.Consumer does with what one poll brought.
 	take := func(tx pgx.Tx, batch []inbox.Event) {
@@ -170,8 +193,7 @@ func TestNonsenseIsRefusedAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Database(t).Pool(t, "consumer")
 	const at = "2026-03-01T10:00:00Z"
-	edited := func(member string, value any) inbox.Event {
-		e := completed(a, b, 1, at)
+	changed := func(e inbox.Event, member string, value any) inbox.Event {
 		members := map[string]any{}
 		if err := json.Unmarshal(e.Payload, &members); err != nil {
 			t.Fatal(err)
@@ -183,13 +205,14 @@ func TestNonsenseIsRefusedAndChangesNothing(t *testing.T) {
 		e.Payload, _ = json.Marshal(members) // came from JSON
 		return e
 	}
+	edited := func(member string, value any) inbox.Event { return changed(completed(a, b, 1, at), member, value) }
 	with := func(payload string) inbox.Event {
 		e := completed(a, b, 1, at)
 		e.Payload = []byte(payload)
 		return e
 	}
 	later := completed(a, b, 1, at)
-	later.Type = "payment.refunded"
+	later.Type = "payment.disputed"
 	for name, c := range map[string]struct {
 		event inbox.Event
 		want  error
@@ -210,6 +233,11 @@ func TestNonsenseIsRefusedAndChangesNothing(t *testing.T) {
 		"to itself":                {edited("source_account", b), statements.ErrMalformed},
 		"no time":                  {edited("processed_at", nil), statements.ErrMalformed},
 		"no such time":             {edited("processed_at", "2026-02-30T10:00:00Z"), statements.ErrMalformed},
+		"nothing captured":         {edited("captured_minor", 0), statements.ErrMalformed},
+		"more than the amount":     {edited("captured_minor", 2), statements.ErrMalformed},
+		"refund of another":        {changed(refunded(a, b, 1, at), "payment_id", uuid.New()), statements.ErrMalformed},
+		"refund without an id":     {changed(refunded(a, b, 1, at), "id", nil), statements.ErrMalformed},
+		"a declined refund":        {changed(refunded(a, b, 1, at), "status", "declined"), statements.ErrMalformed},
 		"a type that came later":   {later, statements.ErrUnknownType},
 	} {
 		if err := handle(t, pool, completed(a, b, 1, at), c.event); !errors.Is(err, c.want) {

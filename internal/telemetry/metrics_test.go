@@ -37,6 +37,23 @@ func (s *stat) IdleConns() int32     { return s.idle }
 func (s *stat) TotalConns() int32    { return s.total }
 func (s *stat) MaxConns() int32      { return s.limit }
 
+func TestWorkerMetrics(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	m := telemetry.NewWorker(reg)
+	shows(t, reg, "expiry_payments_total 0", "expiry_errors_total 0")
+
+	m.Expired(100, 30*time.Millisecond)
+	m.Error()
+	m.Overdue(1500 * time.Millisecond)
+	shows(t, reg, "expiry_payments_total 100", "expiry_batch_seconds_count 1", "expiry_errors_total 1", "expiry_oldest_overdue_seconds 1.5")
+
+	m.NoOverdue()
+	if text := scrape(reg); strings.Contains(text, "\nexpiry_oldest_overdue_seconds ") {
+		t.Errorf("it shows what was not measured:\n%s", text)
+	}
+}
+
 func TestAPIMetrics(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()

@@ -81,7 +81,7 @@ const strategy = "FILE_COPY"
 
 const keepPartitions = `SELECT idempotency_keys_make_partitions(7), outbox_events_make_partitions(7)`
 
-// URLAs returns the URL for a program's role: api_write, api_read, relay or consumer.
+// URLAs returns the URL for a program's role: api_write, api_read, relay, consumer or worker.
 func (db *DB) URLAs(role string) string {
 	u, _ := url.Parse(db.URL) // made by withDatabase
 	u.User = url.UserPassword(role, role)

@@ -7,8 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -43,24 +43,20 @@ func openHistory(path string) (*History, error) {
 
 // add records an attempt of a client.
 func (h *History) add(id uuid.UUID, a client.Attempt) {
-	var p Payment
-	err := json.Unmarshal(a.Body, &p)
-
-	line, encodeErr := json.Marshal(invariant.Exchange{
-		ClientID: id, Key: a.Key, Request: digest(a.Body),
-		AmountMinor: p.AmountMinor, Currency: p.Currency,
-		SourceAccount: p.SourceAccount, DestinationAccount: p.DestinationAccount,
-		Status: a.Answer.Status, Code: a.Answer.Problem().Code,
-		Answer: digest(a.Answer.Body), Replayed: a.Answer.Replayed(),
-		RequestID: a.Answer.Header.Get("X-Request-Id"),
-	})
+	x, err := askedFor(a)
+	x.ClientID, x.Key = id, a.Key
+	x.Request = digest(fmt.Appendf(nil, "%s %d %s", a.Path, a.IfVersion, a.Body))
+	x.Status, x.Code = a.Answer.Status, a.Answer.Problem().Code
+	x.Answer, x.Replayed = digest(a.Answer.Body), a.Answer.Replayed()
+	x.RequestID = a.Answer.Header.Get("X-Request-Id")
+	line, encodeErr := json.Marshal(x)
 
 	switch {
 	case a.Answer.Status == 0:
 		h.Cut.Add(1)
 	case a.Answer.Replayed():
 		h.Replays.Add(1)
-	case a.Answer.Status >= 400 && a.Answer.Status < 500 && a.Answer.Status != http.StatusConflict:
+	case a.Answer.Status >= 400 && a.Answer.Settled():
 		h.Refused.Add(1)
 	}
 
@@ -70,6 +66,33 @@ func (h *History) add(id uuid.UUID, a client.Attempt) {
 	_, writeErr := h.buffer.Write(append(line, '\n'))
 	// A client cannot act on these errors, so Close returns them.
 	h.err = errors.Join(h.err, err, encodeErr, writeErr)
+}
+
+// commands are the last parts of paths.
+var commands = map[string]invariant.Command{
+	"capture": invariant.Capture, "cancel": invariant.Cancel, "refunds": invariant.Refund,
+}
+
+// askedFor returns what the client wanted.
+func askedFor(a client.Attempt) (x invariant.Exchange, err error) {
+	var p payment
+	if err := json.Unmarshal(a.Body, &p); err != nil {
+		return x, err
+	}
+	x = invariant.Exchange{
+		Command: invariant.Pay, AmountMinor: p.AmountMinor, Currency: p.Currency,
+		SourceAccount: p.SourceAccount, DestinationAccount: p.DestinationAccount,
+	}
+	if p.Capture == "manual" {
+		x.Command = invariant.Authorize
+	}
+
+	if below, is := strings.CutPrefix(a.Path, paymentsPath+"/"); is {
+		id, what, _ := strings.Cut(below, "/")
+		x.Command = commands[what]
+		x.PaymentID, err = uuid.Parse(id)
+	}
+	return x, err
 }
 
 func digest(b []byte) string {

@@ -1,31 +1,30 @@
-// Package traffic is what the demo and the soak send to the service: payments and the habits of
-// real clients, and parcels, whose many events have an order. What each client was told goes to a
-// history that internal/invariant compares with the tables.
+// Package traffic is what the demo and the soak send to the service: payments through their whole
+// life, with the habits of real clients. What each client was told goes to a history that
+// internal/invariant compares with the tables.
 package traffic
 
 import (
 	"context"
-	"fmt"
-	"math/rand/v2"
 	"net/http"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/oncepay/oncepay/internal/client"
 )
 
-// Load is a set of clients. Most requests are new payments. Three in ten are habits of real
-// clients that a payments service must survive: repeats, keys used twice, simultaneous
-// duplicates, hanging up, payments that exceed any balance.
+// Load is a set of clients. Six in ten requests are new payments, of which a third only hold the
+// money. The others capture, cancel and refund them, or are habits of real clients that a payments
+// service must survive: repeats, keys used twice, simultaneous duplicates, hanging up, payments that
+// exceed any balance. A hold that is left alone expires.
 type Load struct {
 	History *History
 	First   chan struct{} // closed when the first payment was made
 
 	shops    []shop
+	holds    memory       // authorized payments
+	paid     memory       // completed ones
 	inFlight atomic.Int64 // requests sent and not yet answered
 	once     sync.Once
 }
@@ -38,9 +37,6 @@ type shop struct {
 
 // clients is how many send at the same time: well above the 50 requests to be in flight at a kill.
 const clients = 160
-
-// longestHangUp is about as long as an answer takes under this load.
-const longestHangUp = 100 * time.Millisecond
 
 // patience is how long clients repeat requests after the load has ended.
 const patience = 30 * time.Second
@@ -98,7 +94,10 @@ func (l *Load) Run(soft, hard context.Context, rate int) {
 
 	var wg sync.WaitGroup
 	for n := range clients {
-		c := caller{load: l, shop: l.shops[n%len(l.shops)], name: n / len(l.shops)}
+		c := caller{
+			load: l, shop: l.shops[n%len(l.shops)], other: l.shops[(n+1)%len(l.shops)],
+			name: n / len(l.shops),
+		}
 		wg.Go(func() {
 			for range tickets {
 				c.next(seeing)
@@ -141,99 +140,13 @@ func issue(ctx context.Context, tickets chan<- struct{}, rate int) {
 	}
 }
 
-// caller is one client with its memory of earlier requests.
-type caller struct {
-	load    *Load
-	shop    shop
-	name    int
-	sent    int
-	earlier []order // the last few that were answered
-}
+// Pause returns after d, or when ctx ends.
+func Pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
 
-type order struct {
-	key string
-	Payment
-}
-
-// Payment is the body of a request.
-type Payment struct {
-	AmountMinor        int64     `json:"amount_minor"`
-	Currency           string    `json:"currency"`
-	SourceAccount      uuid.UUID `json:"source_account"`
-	DestinationAccount uuid.UUID `json:"destination_account"`
-}
-
-// tooMuch exceeds the balance of every account of the demo.
-const tooMuch = 900_000_000_000
-
-// next sends one request. Some are deliberately wrong, repeated or cut off.
-func (c *caller) next(ctx context.Context) {
-	// kind is a percentage: each habit takes its share.
-	kind := rand.IntN(100)
-
-	if kind < 15 && len(c.earlier) > 0 {
-		o := c.earlier[rand.IntN(len(c.earlier))]
-		if kind < 5 {
-			o.AmountMinor++ // a key used for another payment: refused, and nothing moves
-		}
-		c.post(ctx, o)
-		return
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
 	}
-
-	o := c.order()
-	switch {
-	case kind < 18:
-		o.AmountMinor = tooMuch // declined
-	case kind < 20:
-		o.DestinationAccount = uuid.New() // no such account
-	case kind < 25:
-		// Hang up, often between COMMIT and the answer, and ask again below.
-		impatient, hangUp := context.WithTimeout(ctx, rand.N(longestHangUp))
-		_, _ = c.shop.Post(impatient, "/api/v1/payments", o.key, o.Payment)
-		hangUp()
-	case kind < 30:
-		// The same payment three times at once, and another one under its key. One of them is made.
-		var wg sync.WaitGroup
-		defer wg.Wait()
-
-		other := o
-		other.AmountMinor++
-		for _, o := range []order{o, o, other} {
-			wg.Go(func() { c.post(ctx, o) })
-		}
-	}
-
-	if c.post(ctx, o) {
-		c.earlier = append(c.earlier[max(0, len(c.earlier)-31):], o)
-	}
-}
-
-func (c *caller) order() order {
-	c.sent++
-	all := c.shop.seed.Accounts
-
-	// Two different accounts.
-	from := rand.IntN(len(all))
-	to := (from + 1 + rand.IntN(len(all)-1)) % len(all)
-
-	return order{
-		key: fmt.Sprintf("demo-%d-%d", c.name, c.sent),
-		Payment: Payment{
-			AmountMinor: 1 + rand.Int64N(1000), Currency: "USD",
-			SourceAccount: all[from].ID, DestinationAccount: all[to].ID,
-		},
-	}
-}
-
-// post sends a payment until its outcome is known, and reports whether it is.
-func (c *caller) post(ctx context.Context, o order) bool {
-	a, err := c.shop.Post(ctx, "/api/v1/payments", o.key, o.Payment)
-	if err == nil && a.Status == http.StatusCreated {
-		c.load.once.Do(func() { close(c.load.First) })
-	}
-	if err != nil {
-		c.load.History.Unknown.Add(1)
-	}
-
-	return err == nil
 }

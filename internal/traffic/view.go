@@ -10,17 +10,32 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// countAll counts what happened in the tables; it does not ask the programs. It leaves out parcels,
-// which the consumer does not take.
+// countAll counts what happened in the tables; it does not ask the programs. Of the events it counts
+// those that the consumer takes.
 const countAll = `
-SELECT (SELECT count(*) FROM payments),
+SELECT p.*, (SELECT count(*) FROM refunds WHERE status = 'completed'),
   (SELECT count(*) FROM outbox_events WHERE aggregate_type IN ('payments', 'accounts')),
   (SELECT count(*) FROM outbox_events o, outbox_cursors c
    WHERE o.id > c.last_id AND aggregate_type IN ('payments', 'accounts')),
-  (SELECT count(*) FROM inbox_events WHERE consumer = $1)`
+  (SELECT count(*) FROM inbox_events WHERE consumer = $1)
+FROM (
+  SELECT count(*), count(*) FILTER (WHERE status = 'authorized'),
+    count(*) FILTER (WHERE status = 'authorized' AND authorization_expires_at < now() + $2),
+    count(*) FILTER (WHERE status = 'completed' AND authorization_ended_at IS NOT NULL),
+    count(*) FILTER (WHERE status = 'canceled'), count(*) FILTER (WHERE status = 'expired')
+  FROM payments
+) p`
 
 // Counts is the number of rows in the tables.
-type Counts struct{ Payments, Events, Backlog, Consumed int }
+type Counts struct {
+	Payments                    int
+	Held                        int // authorized and neither captured, canceled nor expired
+	Expiring                    int // of Held, those that will expire while Drain waits
+	Captured, Canceled, Expired int
+	Refunds                     int
+
+	Events, Backlog, Consumed int
+}
 
 // Lag returns how many events the relay has sent and the consumer has not yet taken. The relay
 // may be ahead of its cursor.
@@ -50,8 +65,9 @@ func OpenView(ctx context.Context, url string, brokers []string, consumer string
 
 // Count counts all rows.
 func (v View) Count(ctx context.Context) (c Counts, err error) {
-	row := v.conn.QueryRow(ctx, countAll, v.consumer)
-	err = row.Scan(&c.Payments, &c.Events, &c.Backlog, &c.Consumed)
+	row := v.conn.QueryRow(ctx, countAll, v.consumer, drainMax)
+	err = row.Scan(&c.Payments, &c.Held, &c.Expiring, &c.Captured, &c.Canceled, &c.Expired, &c.Refunds,
+		&c.Events, &c.Backlog, &c.Consumed)
 	if err != nil {
 		return c, fmt.Errorf("count: %w", err)
 	}
@@ -65,7 +81,8 @@ const (
 	lostAfter = 3 * time.Second
 )
 
-// Drain waits until everything that was committed has been relayed and consumed. If the relay has
+// Drain waits until the holds that are about to expire have expired, and everything that was
+// committed has been relayed and consumed. If the relay has
 // recorded an event as sent, and the consumer has read the topics to their ends without finding it,
 // Drain stops waiting and returns an error.
 func (v View) Drain(ctx context.Context, progress func(Counts)) error {
@@ -85,7 +102,7 @@ func (v View) Drain(ctx context.Context, progress func(Counts)) error {
 		}
 
 		if err == nil {
-			if now != c || now.Backlog > 0 || !v.readAll(ctx) {
+			if now != c || now.Backlog > 0 || now.Consumed == now.Events || !v.readAll(ctx) {
 				readAll = time.Now()
 			}
 			c = now
@@ -94,7 +111,7 @@ func (v View) Drain(ctx context.Context, progress func(Counts)) error {
 		// An error here means that time ran out, which the select reports.
 		switch {
 		case err != nil:
-		case c.Backlog == 0 && c.Consumed == c.Events:
+		case c.Backlog == 0 && c.Consumed == c.Events && c.Expiring == 0:
 			return nil
 		case time.Since(readAll) > lostAfter:
 			return fmt.Errorf("events lost: of %d that were relayed only %d were on the topics",
@@ -103,8 +120,8 @@ func (v View) Drain(ctx context.Context, progress func(Counts)) error {
 
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("not drained: of %d events %d are relayed and %d consumed",
-				c.Events, c.Events-c.Backlog, c.Consumed)
+			return fmt.Errorf("not drained: of %d events %d are relayed and %d consumed; "+
+				"%d holds have not expired", c.Events, c.Events-c.Backlog, c.Consumed, c.Expiring)
 		case <-line.C:
 			progress(c)
 		case <-tick.C:

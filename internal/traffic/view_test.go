@@ -58,6 +58,40 @@ func TestDrainSaysLostAtOnce(t *testing.T) {
 	}
 }
 
+const hold = `
+INSERT INTO payments (id, tenant_id, status, version, amount_minor, currency, source_account, destination_account,
+	processed_at, authorization_expires_at, client_id, idempotency_key, fingerprint, fingerprint_version, method, route, request_id)
+VALUES (gen_random_uuid(), gen_random_uuid(), 'authorized', 1, 1, 'USD', gen_random_uuid(), gen_random_uuid(),
+	now(), now() + $1, gen_random_uuid(), 'k', '', 1, 'POST', '/', 'r')`
+
+// TestDrainWaitsForHolds: the event of an expiry would be counted as lost.
+func TestDrainWaitsForHolds(t *testing.T) {
+	t.Parallel()
+	db := testenv.Database(t)
+	owner := db.Pool(t, "postgres")
+	if _, err := owner.Exec(t.Context(), hold, time.Hour); err != nil { // nobody can wait for this one
+		t.Fatal(err)
+	}
+	view, err := traffic.OpenView(t.Context(), db.URL, testenv.Brokers(t), "statements")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer view.Close()
+	if err := view.Drain(t.Context(), func(traffic.Counts) {}); err != nil {
+		t.Errorf("with a hold of an hour: %v", err)
+	}
+
+	if _, err := owner.Exec(t.Context(), hold, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second) // longer than what is lost is waited for
+	defer cancel()
+	err = view.Drain(ctx, func(traffic.Counts) {})
+	if err == nil || !strings.Contains(err.Error(), "1 holds have not expired") {
+		t.Errorf("with a hold of a second: %v", err)
+	}
+}
+
 // readSoFar makes a topic with one record, and a group that has read so many.
 func readSoFar(t *testing.T, brokers []string, group string, read int64) {
 	t.Helper()

@@ -32,10 +32,12 @@ func TestEveryDocumentedAnswerIsGivenAsDescribed(t *testing.T) {
 	t.Parallel()
 	s, f := start(t), newReferee(t)
 	s.paymentOutcomes(t, f)
-	for path, body := range s.posts() {
-		s.postsUnderAKey(t, f, path, body)
-		s.malformedPosts(t, f, path, body)
+	s.commandOutcomes(t, f)
+	for _, p := range s.posts() {
+		s.postsUnderAKey(t, f, p)
+		s.malformedPosts(t, f, p.path(t), p.body)
 	}
+	s.malformedConditions(t, f)
 	s.invalidMembers(t, f)
 	s.reads(t, f)
 	s.refusedReads(t, f)
@@ -45,8 +47,36 @@ func TestEveryDocumentedAnswerIsGivenAsDescribed(t *testing.T) {
 	f.complete(t)
 }
 
-func (s *service) posts() map[string]string {
-	return map[string]string{accountsPath: `{"currency":"USD","name":"till"}`, paymentsPath: payment(1, "USD", s.rich, s.poor)}
+// posted is an operation that takes a POST.
+type posted struct {
+	name   string
+	path   func(*testing.T) string // at which it can be done once more
+	body   string
+	status int
+}
+
+func (s *service) posts() []posted {
+	always := func(path string) func(*testing.T) string { return func(*testing.T) string { return path } }
+	held := func(what string) func(*testing.T) string {
+		return func(t *testing.T) string { return pathOf(s.authorized(t, 2, time.Hour)) + what }
+	}
+	return []posted{
+		{"account", always(accountsPath), `{"currency":"USD","name":"till"}`, 201},
+		{"payment", always(paymentsPath), payment(1, "USD", s.rich, s.poor), 201},
+		{"capture", held("/capture"), `{"amount_minor":1}`, 200},
+		{"cancel", held("/cancel"), `{}`, 200},
+		{"refund", func(t *testing.T) string { return pathOf(s.paid(t, 2)) + "/refunds" }, `{"amount_minor":1,"metadata":{"a":"b"}}`, 201},
+	}
+}
+
+func pathOf(t payments.Target) string { return paymentsPath + "/" + t.PaymentID.String() }
+
+// with is a body with one more member.
+func with(body, member string) string {
+	if body == "{}" {
+		return "{" + member + "}"
+	}
+	return "{" + member + "," + body[1:]
 }
 
 // numbered is n texts with their numbers, one after the other.
@@ -84,30 +114,137 @@ func (s *service) paymentOutcomes(t *testing.T, f *referee) {
 		s.post("other currency", paymentsPath, "mixed", payment(1, "USD", s.rich, s.euros), 422, "currency-mismatch"),
 		s.post("full to the brim", paymentsPath, "brim", payment(1, "USD", s.rich, brim), 422, "amount-out-of-range"),
 	} {
-		first, again := f.judge(t, c), f.judge(t, c)
-		if first.Body.String() != again.Body.String() {
-			t.Errorf("%s: the repeat differs: %s, %s", c.name, first.Body, again.Body)
-		}
-		for header, want := range map[string]bool{"Idempotent-Replayed": true, "Original-Request-Id": false, "Original-Date": false} {
-			if got := first.Header().Get(header) != ""; got != want || again.Header().Get(header) == "" {
-				t.Errorf("%s: %s is %q, and on the repeat %q", c.name, header, first.Header().Get(header), again.Header().Get(header))
-			}
-		}
-		if first.Header().Get("Idempotent-Replayed") != "false" || again.Header().Get("Idempotent-Replayed") != "true" {
-			t.Errorf("%s: first answer and repeat do not say which they are", c.name)
-		}
+		f.twice(t, c)
 	}
 	funded := s.post("with the scope", paymentsPath, "funded", payment(5, "USD", s.system, s.rich), 201, "")
 	funded.bearer = s.funding
 	f.judge(t, funded)
 }
 
-func (s *service) postsUnderAKey(t *testing.T, f *referee, path, body string) {
+// twice makes a call and its repeat, of an answer that is stored under the key.
+func (f *referee) twice(t *testing.T, c call) {
 	t.Helper()
-	first := s.post("first", path, "k"+path, body, 201, "")
+	first, again := f.judge(t, c), f.judge(t, c)
+	if first.Body.String() != again.Body.String() {
+		t.Errorf("%s: the repeat differs: %s, %s", c.name, first.Body, again.Body)
+	}
+	for header, want := range map[string]bool{"Idempotent-Replayed": true, "Original-Request-Id": false, "Original-Date": false} {
+		if got := first.Header().Get(header) != ""; got != want || again.Header().Get(header) == "" {
+			t.Errorf("%s: %s is %q, and on the repeat %q", c.name, header, first.Header().Get(header), again.Header().Get(header))
+		}
+	}
+	if first.Header().Get("Idempotent-Replayed") != "false" || again.Header().Get("Idempotent-Replayed") != "true" {
+		t.Errorf("%s: first answer and repeat do not say which they are", c.name)
+	}
+}
+
+// commandOutcomes is what becomes of captures, cancels and refunds.
+func (s *service) commandOutcomes(t *testing.T, f *referee) {
+	t.Helper()
+	hour := time.Hour
+	held := func() string { return pathOf(s.authorized(t, 10, hour)) }
+	paid := func() string { return pathOf(s.paid(t, 10)) }
+	canceled := s.authorized(t, 10, hour)
+	s.do(t, payments.CancelPayment{Target: canceled})
+	over, brim, none := held(), held(), paymentsPath+"/"+uuid.NewString()
+	s.spoil(t, `UPDATE payments SET authorization_expires_at = now() - interval '1 hour' WHERE id = $1`, over[len(paymentsPath)+1:])
+
+	n := 0
+	post := func(name, path, body string, status int, code string) call {
+		n++
+		return s.post(name, path, fmt.Sprintf("command-%d", n), body, status, code)
+	}
+	matching := func(c call, tag string) call {
+		c.header = map[string]string{"If-Match": tag}
+		return c
+	}
+	calls := []call{
+		post("held", paymentsPath, with(payment(1, "USD", s.rich, s.poor), `"capture":"manual"`), 201, ""),
+		post("held for a while", paymentsPath, with(payment(1, "USD", s.rich, s.poor), `"capture":"manual","authorization_seconds":60`), 201, ""),
+		post("not held", paymentsPath, with(payment(1, "USD", s.rich, s.poor), `"capture":"automatic"`), 201, ""),
+		post("capture a part", held()+"/capture", `{"amount_minor":3}`, 200, ""),
+		matching(post("capture all", held()+"/capture", `{}`, 200, ""), `"1"`),
+		matching(post("cancel", held()+"/cancel", `{}`, 200, ""), "*"),
+		matching(post("refund all", paid()+"/refunds", `{"reason":"two\nlines","metadata":{"return":"r-9"}}`, 201, ""), `"1"`),
+		post("capture too much", held()+"/capture", `{"amount_minor":11}`, 422, "amount-exceeds-authorized"),
+		post("refund too much", paid()+"/refunds", `{"amount_minor":11}`, 422, "amount-exceeds-captured"),
+		post("refund a hold", held()+"/refunds", `{}`, 409, "invalid-state"),
+	}
+	for _, what := range []string{"/capture", "/cancel"} {
+		calls = append(calls,
+			post("canceled"+what, pathOf(canceled)+what, `{}`, 409, "invalid-state"),
+			post("over"+what, over+what, `{}`, 409, "authorization-expired"))
+	}
+	for _, what := range []string{"/capture", "/cancel", "/refunds"} {
+		calls = append(calls,
+			post("none"+what, none+what, `{}`, 404, "not-found"),
+			matching(post("moved on"+what, held()+what, `{}`, 412, "version-mismatch"), `"2"`))
+	}
+	for _, c := range calls {
+		f.twice(t, c)
+	}
+
+	// An account that is full takes neither a capture nor a refund.
+	repaid := paid()
+	full := func(account uuid.UUID) (restore func()) {
+		var before int64
+		if err := s.owner.QueryRow(t.Context(), `SELECT balance_minor FROM accounts WHERE id = $1`, account).Scan(&before); err != nil {
+			t.Fatal(err)
+		}
+		s.spoil(t, `UPDATE accounts SET balance_minor = 9223372036854775807 WHERE id = $1`, account)
+		return func() { s.spoil(t, `UPDATE accounts SET balance_minor = $2 WHERE id = $1`, account, before) }
+	}
+	restore := full(s.poor)
+	f.twice(t, post("capture to the brim", brim+"/capture", `{}`, 422, "amount-out-of-range"))
+	restore()
+	restore = full(s.rich)
+	f.twice(t, post("refund to the brim", repaid+"/refunds", `{}`, 422, "amount-out-of-range"))
+	restore()
+
+	spent := paid()
+	s.empty(t, s.poor)
+	f.twice(t, post("the payee has spent it", spent+"/refunds", `{}`, 402, "insufficient-funds"))
+	s.paid(t, 1000)
+}
+
+// malformedConditions sends what If-Match must not be.
+func (s *service) malformedConditions(t *testing.T, f *referee) {
+	t.Helper()
+	for _, what := range []string{"/capture", "/cancel", "/refunds"} {
+		for _, tag := range []string{`W/"1"`, `"1", "2"`, "1", `"0"`, `"01"`, `"x"`, `""`} {
+			c := s.post("If-Match "+tag, paymentsPath+"/"+uuid.NewString()+what, "k1", "{}", 400, "if-match-invalid")
+			c.header = map[string]string{"If-Match": tag}
+			f.judge(t, c)
+		}
+		f.judge(t, s.post("no id", paymentsPath+"/1"+what, "k1", "{}", 404, "not-found"))
+	}
+	refunds := paymentsPath + "/" + uuid.NewString() + "/refunds"
+	for _, body := range []string{`{"reason":1}`, `{"reason":"` + strings.Repeat("r", 501) + `"}`, `{"metadata":[]}`} {
+		f.judge(t, s.post("refund", refunds, "k1", body, 422, "invalid-field"))
+	}
+	for _, path := range []string{refunds, paymentsPath + "/" + uuid.NewString() + "/capture"} {
+		for _, amount := range []string{"0", "-1", "1.5", `"1"`, "null", "1000000000001"} {
+			f.judge(t, s.post("amount "+amount, path, "k1", `{"amount_minor":`+amount+`}`, 422, "invalid-amount"))
+		}
+	}
+	for _, member := range []string{
+		`"capture":"later"`, `"capture":null`, `"authorization_seconds":60`, `"capture":"automatic","authorization_seconds":60`,
+		`"capture":"manual","authorization_seconds":59`, `"capture":"manual","authorization_seconds":2592001`, `"capture":"manual","authorization_seconds":"60"`,
+	} {
+		f.judge(t, s.post(member, paymentsPath, "k1", with(payment(1, "USD", s.rich, s.poor), member), 422, "invalid-field"))
+	}
+}
+
+func (s *service) postsUnderAKey(t *testing.T, f *referee, p posted) {
+	t.Helper()
+	path, body := p.path(t), p.body
+	first := s.post("first", path, "k"+path, body, p.status, "")
 	first.header = map[string]string{"Prefer": "wait=5", "X-Request-Id": "contract-1"}
 	f.judge(t, first)
-	other := s.post("another body", path, "k"+path, strings.Replace(body, "USD", "EUR", 1), 422, "idempotency-key-reused")
+	other := s.post("another request", path, "k"+path, strings.Replace(body, "USD", "EUR", 1), 422, "idempotency-key-reused")
+	if other.body == body {
+		other.path = p.path(t)
+	}
 	f.judge(t, other)
 
 	s.hold(t, "held"+path)
@@ -118,11 +255,11 @@ func (s *service) postsUnderAKey(t *testing.T, f *referee, path, body string) {
 		t.Errorf("%s: Preference-Applied is %q", path, applied)
 	}
 
-	limited := s.with(func(o *httpapi.Options) { o.RateLimit = 0.001 })
+	limited, path := s.with(func(o *httpapi.Options) { o.RateLimit = 0.001 }), p.path(t)
 	for i, c := range []call{
-		s.post("within the rate", path, "rate1"+path, body, 201, ""),
+		s.post("within the rate", path, "rate1"+path, body, p.status, ""),
 		s.post("over the rate", path, "rate2"+path, body, 429, "rate-limited"),
-		s.post("over the rate, a repeat", path, "rate1"+path, body, 201, ""),
+		s.post("over the rate, a repeat", path, "rate1"+path, body, p.status, ""),
 	} {
 		if c.handler = limited; i == 1 {
 			c.header = map[string]string{"Prefer": "wait=1"}
@@ -130,7 +267,8 @@ func (s *service) postsUnderAKey(t *testing.T, f *referee, path, body string) {
 		f.judge(t, c)
 	}
 
-	f.judge(t, s.post("by a newer version", path, "newer"+path, body, 201, ""))
+	path = p.path(t)
+	f.judge(t, s.post("by a newer version", path, "newer"+path, body, p.status, ""))
 	s.spoil(t, `UPDATE idempotency_keys SET fingerprint_version = 99 WHERE key = $1`, "newer"+path)
 	f.judge(t, s.post("by a newer version", path, "newer"+path, body, 503, "idempotency-key-unreadable"))
 
@@ -170,28 +308,33 @@ func (s *service) malformedPosts(t *testing.T, f *referee, path, body string) {
 		s.post("blank in a quoted key", path, `"k 1"`, body, 400, "idempotency-key-invalid"),
 		s.post("query", path+"?limit=1", "k1", body, 400, "invalid-query"),
 		s.post("empty", path, "k1", "", 400, "malformed-json"),
-		s.post("cut", path, "k1", body[:20], 400, "malformed-json"),
+		s.post("cut", path, "k1", body[:len(body)-1], 400, "malformed-json"),
 		s.post("array", path, "k1", "["+body+"]", 400, "malformed-json"),
 		s.post("no UTF-8", path, "k1", "{\"currency\":\"\xff\"}", 400, "invalid-encoding"),
 		s.post("duplicate", path, "k1", `{"currency":"USD","currency":"EUR"}`, 400, "duplicate-member"),
 		s.post("large", path, "k1", strings.Repeat(" ", 64<<10)+body, 413, "body-too-large"),
-		s.post("unknown member", path, "k1", strings.Replace(body, "{", `{"status":"completed",`, 1), 422, "unknown-field"),
+		s.post("unknown member", path, "k1", with(body, `"status":"completed"`), 422, "unknown-field"),
+		s.post("a currency too many", path, "k1", with(strings.Replace(body, "currency", "c", 1), `"Currency":"USD"`), 422, "unknown-field"),
 		s.post("many unknown members", path, "k1", "{"+numbered(400, `"m%d":1`, ",")+"}", 422, "unknown-field"),
-		s.post("a long name", path, "k1", strings.Replace(body, "{", `{"`+strings.Repeat("\u20ac", 10_000)+`":1,`, 1), 422, "unknown-field"),
-		s.post("other case", path, "k1", strings.Replace(body, "currency", "Currency", 1), 422, "unknown-field"),
-		s.post("null", path, "k1", strings.Replace(body, `"USD"`, "null", 1), 422, "invalid-field"),
-		s.post("unknown currency", path, "k1", strings.Replace(body, "USD", "XXX", 1), 422, "invalid-currency"),
+		s.post("a long name", path, "k1", with(body, `"`+strings.Repeat("\u20ac", 10_000)+`":1`), 422, "unknown-field"),
 		slow, xml, packed, nobody,
 	} {
 		f.judge(t, c)
 	}
+	if !strings.Contains(body, "currency") {
+		return
+	}
+	f.judge(t, s.post("other case", path, "k1", strings.Replace(body, "currency", "Currency", 1), 422, "unknown-field"))
+	f.judge(t, s.post("null", path, "k1", strings.Replace(body, `"USD"`, "null", 1), 422, "invalid-field"))
+	f.judge(t, s.post("unknown currency", path, "k1", strings.Replace(body, "USD", "XXX", 1), 422, "invalid-currency"))
 }
 
 func (s *service) invalidMembers(t *testing.T, f *referee) {
 	t.Helper()
-	with := func(member string) string { return strings.Replace(s.posts()[paymentsPath], "{", "{"+member+",", 1) }
+	valid := payment(1, "USD", s.rich, s.poor)
+	with := func(member string) string { return with(valid, member) }
 	amount := func(v string) string {
-		return strings.Replace(s.posts()[paymentsPath], `"amount_minor":1,`, `"amount_minor":`+v+`,`, 1)
+		return strings.Replace(valid, `"amount_minor":1,`, `"amount_minor":`+v+`,`, 1)
 	}
 	for _, v := range []string{`"100"`, "0", "-1", "2.5", "1000000000001", "null", "99999999999999999999"} {
 		f.judge(t, s.post("amount "+v, paymentsPath, "k1", amount(v), 422, "invalid-amount"))
@@ -222,7 +365,7 @@ func (s *service) invalidMembers(t *testing.T, f *referee) {
 	}
 	for _, c := range []call{
 		s.post("major units", paymentsPath, "k1", with(`"amount":250.00`), 422, "invalid-amount"),
-		s.post("account in capitals", paymentsPath, "k1", strings.Replace(s.posts()[paymentsPath], s.rich.String(), strings.ToUpper(s.rich.String()), 1), 422, "invalid-field"),
+		s.post("account in capitals", paymentsPath, "k1", strings.Replace(valid, s.rich.String(), strings.ToUpper(s.rich.String()), 1), 422, "invalid-field"),
 		s.post("to itself", paymentsPath, "k1", payment(1, "USD", s.rich, s.rich), 422, "same-account"),
 		s.post("long name", accountsPath, "k1", `{"currency":"USD","name":"`+strings.Repeat("é", 101)+`"}`, 422, "invalid-field"),
 		s.post("longest name", accountsPath, "longest-name", `{"currency":"JPY","name":"`+strings.Repeat("é", 100)+`"}`, 201, ""),
@@ -236,8 +379,15 @@ func (s *service) reads(t *testing.T, f *referee) {
 	t.Helper()
 	done := f.judge(t, s.post("for reading", paymentsPath, "read/me", payment(1, "USD", s.rich, s.poor), 201, ""))
 	location := done.Header().Get("Location")
-	if again := f.judge(t, s.get("the payment", location, 200, "")); again.Body.String() != done.Body.String() {
-		t.Errorf("made as %s, read as %s", done.Body, again.Body)
+	if again := f.judge(t, s.get("the payment", location, 200, "")); again.Body.String() != strings.TrimSuffix(done.Body.String(), "}")+`,"refunds":[]}` || again.Header().Get("ETag") != `"1"` {
+		t.Errorf("made as %s, read as %s %s", done.Body, again.Header().Get("ETag"), again.Body)
+	}
+	refund := f.judge(t, s.post("to be read", location+"/refunds", "refund-to-read", `{"reason":"r"}`, 201, ""))
+	if again := f.judge(t, s.get("the refund", refund.Header().Get("Location"), 200, "")); again.Body.String() != refund.Body.String() {
+		t.Errorf("made as %s, read as %s", refund.Body, again.Body)
+	}
+	if again := f.judge(t, s.get("the refunded payment", location, 200, "")); !strings.HasSuffix(again.Body.String(), `,"version":2,"refunds":[`+refund.Body.String()+`]}`) {
+		t.Errorf("read as %s", again.Body)
 	}
 	declined := f.judge(t, s.post("a declined one", paymentsPath, "declined-too", payment(1_000_000, "USD", s.poor, s.rich), 402, "insufficient-funds"))
 	instance := declined.Body.String()
@@ -247,6 +397,9 @@ func (s *service) reads(t *testing.T, f *referee) {
 		s.get("payments", paymentsPath, 200, ""),
 		s.get("the first page", paymentsPath+"?limit=1", 200, ""),
 		s.get("payments of an account", paymentsPath+"?limit=100&account="+s.poor.String()+"&from=2026-01-01T00:00:00Z&to=2999-01-01T00:00:00%2B01:00", 200, ""),
+		s.get("refunds", location+"/refunds", 200, ""),
+		s.get("authorized payments", paymentsPath+"?status=authorized", 200, ""),
+		s.get("canceled payments of an account", paymentsPath+"?status=canceled&account="+s.poor.String(), 200, ""),
 		s.get("no payments", paymentsPath+"?account="+uuid.NewString(), 200, ""),
 		s.get("an account", accountsPath+"/"+s.rich.String(), 200, ""),
 		s.get("a system account", accountsPath+"/"+s.system.String(), 200, ""),
@@ -279,6 +432,12 @@ func (s *service) refusedReads(t *testing.T, f *referee) {
 		s.get("entries of no account", accountsPath+"/"+uuid.NewString()+"/entries", 404, "not-found"),
 		s.get("query", account+"?x=1", 400, "invalid-query"),
 		s.get("query", paymentsPath+"/"+uuid.NewString()+"?x=1", 400, "invalid-query"),
+		s.get("query", "/api/v1/refunds/"+uuid.NewString()+"?x=1", 400, "invalid-query"),
+		s.get("query", paymentsPath+"/"+uuid.NewString()+"/refunds?x=1", 400, "invalid-query"),
+		s.get("cursor", paymentsPath+"/"+uuid.NewString()+"/refunds?cursor=x", 400, "invalid-cursor"),
+		s.get("no such refund", "/api/v1/refunds/"+uuid.NewString(), 404, "not-found"),
+		s.get("refunds of no payment", paymentsPath+"/"+uuid.NewString()+"/refunds", 404, "not-found"),
+		s.get("status", paymentsPath+"?status=Completed", 400, "invalid-query"),
 		s.get("query", keysPath+"/k?x=1", 400, "invalid-query"),
 		s.get("limit", account+"/entries?limit=0", 400, "invalid-query"),
 		s.get("a parameter without a name", paymentsPath+"?=1", 400, "invalid-query"),
@@ -300,6 +459,8 @@ func (s *service) withoutOperation(t *testing.T, f *referee) {
 	for _, c := range []call{
 		{method: http.MethodGet, path: "/", status: 404, code: "not-found"},
 		{method: http.MethodGet, path: "/api/v1/refunds", status: 404, code: "not-found"},
+		{method: http.MethodGet, path: paymentsPath + "/" + uuid.NewString() + "/capture", status: 405, code: "method-not-allowed"},
+		{method: http.MethodPut, path: paymentsPath + "/" + uuid.NewString() + "/refunds", status: 405, code: "method-not-allowed"},
 		{method: http.MethodGet, path: accountsPath, status: 405, code: "method-not-allowed"},
 		{method: http.MethodPut, path: paymentsPath, status: 405, code: "method-not-allowed"},
 		{method: http.MethodDelete, path: paymentsPath + "/" + uuid.NewString(), status: 405, code: "method-not-allowed"},
@@ -321,8 +482,8 @@ func (s *service) inTrouble(t *testing.T, f *referee) {
 		o.Credentials = credentials.NewVerifier(s.db.Pool(t, "api_read"), time.Now)
 	})
 	calls := s.allReads()
-	for path, body := range s.posts() {
-		calls = append(calls, s.post("", path, "trouble", body, 0, ""))
+	for _, p := range s.posts() {
+		calls = append(calls, s.post("", p.path(t), "trouble", p.body, 0, ""))
 	}
 	for _, c := range calls {
 		c.name, c.status, c.code, c.handler = "database down", 503, "unavailable", down
@@ -339,7 +500,8 @@ func (s *service) inTrouble(t *testing.T, f *referee) {
 func (s *service) allReads() []call {
 	id := "/" + uuid.NewString()
 	return []call{
-		s.get("", paymentsPath, 0, ""), s.get("", paymentsPath+id, 0, ""), s.get("", accountsPath+id, 0, ""),
+		s.get("", paymentsPath, 0, ""), s.get("", paymentsPath+id, 0, ""), s.get("", paymentsPath+id+"/refunds", 0, ""), s.get("", "/api/v1/refunds"+id, 0, ""),
+		s.get("", accountsPath+id, 0, ""),
 		s.get("", accountsPath+id+"/entries", 0, ""), s.get("", keysPath+"/k", 0, ""),
 	}
 }

@@ -114,6 +114,50 @@ func (s *service) do(t *testing.T, c payments.Command) idempotency.Answer {
 	return a
 }
 
+// paid is a payment from rich to poor, done at once.
+func (s *service) paid(t *testing.T, amount int64) payments.Target {
+	t.Helper()
+	return s.authorized(t, amount, 0)
+}
+
+// authorized is a payment from rich to poor that is held for a while.
+func (s *service) authorized(t *testing.T, amount int64, length time.Duration) payments.Target {
+	t.Helper()
+	location := s.do(t, payments.CreatePayment{
+		AmountMinor: amount, Currency: "USD", SourceAccount: s.rich, DestinationAccount: s.poor, Authorization: length,
+	}).Response.Location
+	id, err := uuid.Parse(location[len("/api/v1/payments/"):])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return payments.Target{PaymentID: id}
+}
+
+// expire sweeps until one authorization has expired.
+func (s *service) expire(t *testing.T) {
+	t.Helper()
+	testenv.Eventually(t, 10*time.Second, func() error {
+		n, err := s.processor.ExpireBatch(t.Context(), 10)
+		if err == nil && n == 0 {
+			err = errors.New("nothing has expired yet")
+		}
+		return err
+	})
+}
+
+// empty moves all that an account has to the rich one.
+func (s *service) empty(t *testing.T, account uuid.UUID) {
+	t.Helper()
+	var balance int64
+	err := s.owner.QueryRow(t.Context(), `SELECT balance_minor FROM accounts WHERE id = $1`, account).Scan(&balance)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if balance > 0 {
+		s.do(t, payments.CreatePayment{AmountMinor: balance, Currency: "USD", SourceAccount: account, DestinationAccount: s.rich})
+	}
+}
+
 func (s *service) key(key string) idempotency.Request {
 	return idempotency.Request{
 		TenantID: s.tenant, ClientID: s.client, Key: key, RequestID: "contract",

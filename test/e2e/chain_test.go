@@ -31,7 +31,7 @@ var programs = sync.OnceValues(func() (string, error) {
 	if built, err = os.MkdirTemp("", "oncepay-e2e-"); err != nil {
 		return "", err
 	}
-	return built, process.Build(context.Background(), built, race, "api", "relay", "consumer", "migrate", "oncepay")
+	return built, process.Build(context.Background(), built, race, "api", "relay", "consumer", "worker", "migrate", "oncepay")
 })
 
 var built string // what programs made
@@ -90,7 +90,7 @@ func newChainWith(t *testing.T, set func(*chain)) *chain {
 		c.db = testenv.Database(t)
 		c.url = c.db.URLAs
 	}
-	for _, name := range []string{"api", "relay", "consumer", "oncepay"} {
+	for _, name := range []string{"api", "relay", "consumer", "worker", "oncepay"} {
 		if err := os.Symlink(filepath.Join(built, name), filepath.Join(c.dir, name)); err != nil {
 			t.Fatal(err)
 		}

@@ -13,7 +13,7 @@ import (
 
 // A command of one of our programs, in a block or between backquotes. The runbook's are those of an
 // operator, the README's a visitor's.
-var documentedProgram = regexp.MustCompile("(?m)(?:^ {4,}|`)((?:oncepay|relay|consumer|migrate) [a-z][^`\n]*)")
+var documentedProgram = regexp.MustCompile("(?m)(?:^ {4,}|`)((?:oncepay|relay|consumer|worker|migrate) [a-z][^`\n]*)")
 
 // TestDocumentedPrograms runs every command of our programs that README and runbook show, as it is
 // written, names and numbers aside. Each must succeed.

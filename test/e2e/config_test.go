@@ -23,14 +23,14 @@ func TestWrongConfigurationEndsAProgramWithOneClearLinePerProblem(t *testing.T) 
 	good := testenv.Database(t)
 	empty := testenv.EmptyDatabase(t)
 	newer := testenv.Database(t)
-	if _, err := newer.Pool(t, "").Exec(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (999, true)`); err != nil {
+	if _, err := newer.Pool(t, "").Exec(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (999, true); UPDATE schema_compatibility SET oldest_program = 999`); err != nil {
 		t.Fatal(err)
 	}
 	brokers := strings.Join(testenv.Brokers(t), ",")
 	silent := silentListener(t)
 
-	role := map[string]string{"api": "api_write", "relay": "relay", "consumer": "consumer"}
-	all := []string{"api", "relay", "consumer"}
+	role := map[string]string{"api": "api_write", "relay": "relay", "consumer": "consumer", "worker": "worker"}
+	all := []string{"api", "relay", "consumer", "worker"}
 	kafka := []string{"relay", "consumer"}
 	for _, c := range []struct {
 		name     string
@@ -40,7 +40,7 @@ func TestWrongConfigurationEndsAProgramWithOneClearLinePerProblem(t *testing.T) 
 		more     []string
 		want     []string // one per line that is expected, in any order
 	}{
-		{"nothing is set", []string{"api"}, nil, "", nil, []string{"DATABASE_URL is not set"}},
+		{"nothing is set", []string{"api", "worker"}, nil, "", nil, []string{"DATABASE_URL is not set"}},
 		{"nothing is set", kafka, nil, "", nil, []string{"DATABASE_URL is not set", "KAFKA_BROKERS is not set"}},
 		{"bad URL", all, func(string) string { return "mysql://somewhere" }, brokers, nil, []string{"DATABASE_URL must be"}},
 		{"two variables are wrong", all, good.URLAs, brokers, []string{"LOG_LEVEL=loud", "LOG_FORMAT=xml"}, []string{"LOG_LEVEL must be", "LOG_FORMAT must be"}},
@@ -93,7 +93,7 @@ func TestEveryProgramExplainsItself(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, program := range []string{"api", "relay", "consumer", "migrate", "oncepay"} {
+	for _, program := range []string{"api", "relay", "consumer", "worker", "migrate", "oncepay"} {
 		out, err := exec.Command(filepath.Join(dir, program), "-h").Output()
 		for _, want := range []string{"Usage", "Example", "DATABASE_URL"} {
 			if err != nil || !strings.Contains(string(out), want) {

@@ -37,6 +37,9 @@ func (s *service) wantAllSent(t *testing.T) {
 				if verb == "SELECT" && (!strings.Contains(sql, "FROM") || strings.Contains(sql, "FROM pg_settings")) {
 					continue // of no table
 				}
+				if name == "holders" {
+					continue // the beginning of two others
+				}
 				if name == "readCursors" {
 					continue // of oncepay outbox: its test looks at the plan
 				}

@@ -35,7 +35,7 @@ type service struct {
 func newService(t *testing.T, db *testenv.DB) *service {
 	t.Helper()
 	s := &service{db: db, sent: map[string]*recorder{}}
-	for _, role := range []string{"api_write", "api_read", "relay", "consumer"} {
+	for _, role := range []string{"api_write", "api_read", "relay", "consumer", "worker"} {
 		s.sent[role] = newRecorder()
 	}
 	write, read := s.open(t, "api_write", s.sent["api_write"].trace), s.open(t, "api_read", s.sent["api_read"].trace)
@@ -125,6 +125,7 @@ func (c caller) use(t *testing.T, account uuid.UUID) {
 	c.process(t, systems...)
 
 	c.lockedAccount(t, payment(customers[0], customers[1]))
+	c.live(t, customers[100:])
 
 	key := uuid.NewString()
 	order := fmt.Sprintf(`{"amount_minor":1,"currency":"USD","source_account":%q,"destination_account":%q}`, account, customers[1])

@@ -34,16 +34,18 @@ const (
 	programs = "test/e2e/commands_test.go:TestDocumentedPrograms"
 	login    = "test/e2e/login_test.go:TestLogInToKafka" // all of its section
 	inBase   = "test/structure/commands_test.go:TestDocumentedSQL"
+	life     = "test/e2e/life_test.go:TestDocumentedLife"
 )
 
 // figures begin the blocks that are no commands.
-var figures = []string{"HTTP ─ authenticate", "[databases]", "[pgbouncer]"}
+var figures = []string{"HTTP ─ authenticate", "[databases]", "[pgbouncer]", "stateDiagram"}
 
 var (
 	inline    = regexp.MustCompile("`([^`\n]+)`")
 	isCommand = regexp.MustCompile(`^(make|go|git|docker|psql|curl|cp|sed|kafka-[a-z-]+\.sh) `)
 	isSQL     = regexp.MustCompile(`^(SELECT|WITH|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|GRANT|DO|ROLLBACK) [^…]`)
-	isOurs    = regexp.MustCompile(`^(oncepay|relay|consumer|migrate) [a-z]`)
+	isLife    = regexp.MustCompile(`^api=\S+/api/v1\n`)
+	isOurs    = regexp.MustCompile(`^(oncepay|relay|consumer|worker|migrate) [a-z]`)
 	remark    = regexp.MustCompile(`(^|\s+)# .*$`)
 	number    = regexp.MustCompile(`[0-9]+`)
 )
@@ -100,6 +102,8 @@ func hasRunner(t *testing.T, command string) bool {
 	switch {
 	case isSQL.MatchString(command):
 		test = inBase
+	case isLife.MatchString(command):
+		test = life
 	case isOurs.MatchString(command):
 		test = programs
 	case kafka:
@@ -185,14 +189,14 @@ func TestDocumentedSQL(t *testing.T) {
 }
 
 // documented returns the commands of a document, each on one line and without its remark, or a
-// paragraph of SQL.
+// paragraph of SQL or of the life of a payment.
 func documented(text string) (all []string) {
 	for _, block := range commands(text) {
 		text = strings.ReplaceAll(text, "\n"+block+"\n", "\n")
 		for paragraph := range strings.SplitSeq(block, "\n\n") {
 			switch {
 			case slices.ContainsFunc(figures, func(f string) bool { return strings.HasPrefix(paragraph, f) }):
-			case isSQL.MatchString(paragraph):
+			case isSQL.MatchString(paragraph), isLife.MatchString(paragraph):
 				all = append(all, paragraph)
 			default:
 				for line := range strings.SplitSeq(strings.ReplaceAll(paragraph, "\\\n", ""), "\n") {

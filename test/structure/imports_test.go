@@ -62,6 +62,7 @@ var table = map[string]rule{
 	"cmd/api":             {[]string{"api", "internal/*", "migrations"}, nil},
 	"cmd/relay":           {[]string{"internal/*", "migrations"}, nil},
 	"cmd/consumer":        {[]string{"internal/*", "migrations"}, nil},
+	"cmd/worker":          {[]string{"internal/*", "migrations"}, nil},
 	"cmd/migrate":         {[]string{"internal/*", "migrations"}, nil},
 	"cmd/oncepay":         {[]string{"internal/*", "migrations"}, []string{pgx, uuid, cli}},
 	"cmd/demo":            {[]string{"internal/*", "migrations"}, nil},

@@ -78,7 +78,7 @@ func TestAnswerIsReadInAnyPieces(t *testing.T) {
 		"byte by byte": iotest.OneByteReader, "half by half": iotest.HalfReader, "end with the last bytes": iotest.DataErrReader,
 		"all at once": func(r io.Reader) io.Reader { return r },
 	} {
-		for text, want := range map[string]answer{good: {201, "true"}, long: {503, ""}} {
+		for text, want := range map[string]answer{good: {status: 201, replayed: "true"}, long: {status: 503}} {
 			in := bufio.NewReader(wrap(strings.NewReader(text)))
 			got, err := readAnswer(in)
 			if diff := cmp.Diff(want, got, cmp.AllowUnexported(answer{})); err != nil || diff != "" {

@@ -105,6 +105,12 @@ var intakeTable = []row{
 	{"group_per_s", "closed loop, group commit, payments/s", "", ""},
 	{"ratio", "  on ÷ off", "≥ 4", "group_per_s / single_per_s"},
 	{"batch", "  payments in a batch", "", "group_batch"},
+	{"single_pairs_per_s", "authorize and capture, off, pairs/s", "", ""},
+	{"group_pairs_per_s", "authorize and capture, on, pairs/s", "", ""},
+	{"pairs_ratio", "  on ÷ off", "≥ 4", "group_pairs_per_s / single_pairs_per_s"},
+	{"single_refunds_per_s", "refunds, off, refunds/s", "", ""},
+	{"group_refunds_per_s", "refunds, on, refunds/s", "", ""},
+	{"refunds_ratio", "  on ÷ off", "≥ 4", "group_refunds_per_s / single_refunds_per_s"},
 	{"single_1conn_p50_ms", "one connection, off, p50 ms", "", ""},
 	{"group_1conn_p50_ms", "one connection, on, p50 ms", "", ""},
 	{"p50_ratio_1conn", "  on ÷ off", "≤ 1.1", "group_1conn_p50_ms / single_1conn_p50_ms"},
@@ -147,6 +153,22 @@ var intakeTable = []row{
 	{"rss_mib", "peak memory of the API, on, MiB", "≤ 150", "peak_rss_mib"},
 	{"single_wal_bytes_per_payment", "log of a payment, off, bytes", "", "single_wal_bytes"},
 	{"wal_bytes_per_payment", "log of a payment, on, bytes", "", "group_wal_bytes"},
+}
+
+// contendedTable is what intake -contended shows.
+var contendedTable = []row{
+	{"ended_per_s", "captures and cancels that won, a second", "", "contended_ended_per_s"},
+	{"refused_per_s", "  that came too late, a second", "", "contended_refused_per_s"},
+	{"deadlocks", "deadlocks", "0", "contended_deadlocks"},
+}
+
+// expiryTable is what expiry shows.
+var expiryTable = []row{
+	{"released_s", "the last hold is released after its time, s", "≤ 30", "expiry_released_s"},
+	{"expired_per_s", "  holds released a second", "", "expiry_per_s"},
+	{"alone_p99_ms", "payments without, open loop, p99 ms", "", ""},
+	{"beside_p99_ms", "  beside the release, p99 ms", "", ""},
+	{"p99_ratio", "  beside ÷ without", "≤ 2", "beside_p99_ms / alone_p99_ms"},
 }
 
 // drainTable is what relay shows of a drain.

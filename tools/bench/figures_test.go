@@ -263,7 +263,7 @@ func TestSpentIsTheTimeOfEachProcess(t *testing.T) {
 func TestWrongFlagOfIntakeIsOneLine(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"":                           "expected intake or relay",
+		"":                           "expected intake, expiry or relay",
 		"outtake":                    `"outtake" is no benchmark`,
 		"intake -fast":               "flag provided but not defined: -fast",
 		"intake now":                 `unknown argument "now"`,

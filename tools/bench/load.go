@@ -32,6 +32,8 @@ type load struct {
 	// sends as soon as it was answered (closed loop).
 	rate     int
 	replay   []uuid.UUID // send these keys, which have answers, over and over; nil: new ones
+	pairs    bool        // authorize and capture; both together count once
+	refunds  []uuid.UUID // give something back of one of these payments; nil: pay
 	refusals bool        // 429 is an answer like any other
 	warmup   time.Duration
 	window   time.Duration
@@ -52,7 +54,7 @@ type result struct {
 	// latencies of the window. Closed loop: of what was answered in it, since it was sent; open
 	// loop: of what was due in it, since it was due.
 	latencies rig.Latencies
-	keys      []uuid.UUID    // of first answers, warm-up included: so many payments there must be
+	keys      []uuid.UUID    // of first answers, warm-up included; of pairs, the payments
 	refused   int            // 429, warm-up included
 	wrong     map[string]int // answers that were not expected, by what they were
 }
@@ -97,16 +99,25 @@ func (l load) connection(ctx context.Context, n int, r *result) {
 	in := bufio.NewReader(conn)
 	var request []byte
 	for at, more := l.turn(r); more; at, more = l.turn(r) {
-		key, replayed := newKey(), "false"
+		key, want := newKey(), answer{status: 201, replayed: "false"}
 		if len(l.replay) > 0 {
-			key, replayed = l.replay[n%len(l.replay)], "true"
+			key, want.replayed = l.replay[n%len(l.replay)], "true"
 			n += l.connections
 		}
 
-		request = l.payments.write(request[:0], key)
-		var got answer
-		if _, err = conn.Write(request); err == nil {
-			got, err = readAnswer(in)
+		switch {
+		case l.refunds != nil:
+			request = l.payments.refund(request[:0], l.refunds[rand.IntN(len(l.refunds))], key)
+		case l.pairs:
+			request = l.payments.authorize(request[:0], key, lasting)
+		default:
+			request = l.payments.write(request[:0], key)
+		}
+		got, err := exchange(conn, in, request)
+		if err == nil && l.pairs && got.status == 201 {
+			key, want.status = got.payment, 200
+			request = l.payments.end(request[:0], got.payment, "capture", newKey())
+			got, err = exchange(conn, in, request)
 		}
 		if err != nil {
 			r.fail(err)
@@ -116,7 +127,7 @@ func (l load) connection(ctx context.Context, n int, r *result) {
 		// A closed loop counts what was answered in the window, an open one what was due in it.
 		now := time.Now()
 		counts := l.rate == 0 && r.window.holds(now) || l.rate > 0 && r.window.holds(at)
-		l.add(r, key, got, answer{201, replayed}, counts, now.Sub(at))
+		l.add(r, key, got, want, counts, now.Sub(at))
 	}
 }
 
@@ -144,6 +155,7 @@ func (l load) add(r *result, key uuid.UUID, got, want answer, counts bool, took 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
+	got.payment = want.payment
 	switch {
 	case got.status == 429 && l.refusals:
 		r.refused++
@@ -203,13 +215,14 @@ const (
 // else.
 type payments struct {
 	accounts []string
+	token    string
 	head     string
 	hot      bool // every payment goes to the first account
 }
 
 func newPayments(from traffic.Seed, hot bool) *payments {
 	length := len(fmt.Sprintf(body, 100, uuid.Nil, uuid.Nil, 0, 0))
-	p := &payments{head: fmt.Sprintf(head, from.Token, length), hot: hot}
+	p := &payments{token: from.Token, head: fmt.Sprintf(head, from.Token, length), hot: hot}
 	for _, a := range from.Accounts {
 		p.accounts = append(p.accounts, a.ID.String())
 	}
@@ -235,7 +248,19 @@ func (p *payments) write(buffer []byte, key uuid.UUID) []byte {
 // answer is what the load generator wants to know of a response.
 type answer struct {
 	status   int
-	replayed string // Idempotent-Replayed
+	replayed string    // Idempotent-Replayed
+	payment  uuid.UUID // in Location
+}
+
+// String leaves out the payment, which differs from answer to answer.
+func (a answer) String() string { return fmt.Sprintf("{status:%d replayed:%s}", a.status, a.replayed) }
+
+// exchange sends a request and reads its answer.
+func exchange(conn net.Conn, in *bufio.Reader, request []byte) (answer, error) {
+	if _, err := conn.Write(request); err != nil {
+		return answer{}, err
+	}
+	return readAnswer(in)
 }
 
 // readAnswer reads a response to its end. There must be nothing after it: nothing else was asked
@@ -260,6 +285,8 @@ func readAnswer(in *bufio.Reader) (a answer, err error) {
 			length, err = strconv.Atoi(string(value))
 		case bytes.EqualFold(name, []byte("Idempotent-Replayed")):
 			a.replayed = string(value)
+		case bytes.EqualFold(name, []byte("Location")) && len(value) > 36:
+			a.payment, err = uuid.ParseBytes(value[len(value)-36:])
 		case len(line) > 0:
 		case length < 0:
 			err = errors.New("answer without a length")

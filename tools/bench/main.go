@@ -25,17 +25,22 @@ func main() {
 	rig.Main("bench", args, command)
 }
 
-const usage = `Usage: bench intake|relay [flags]
+const usage = `Usage: bench intake|expiry|relay [flags]
 
 intake sends payments to the real api and compares group commit with BATCH_MAX=1 at its best pool
 size. A rate counts if every 201 that was a first answer is one payment and the books balance.
+
+With -contended, intake captures and cancels the same 100 payments from all connections instead, and
+fails if anything deadlocks.
+
+expiry lets many authorizations expire in one second beside payments at a fixed rate.
 
 relay compares the real relay with that of the tutorials: SELECT … FOR UPDATE SKIP LOCKED LIMIT 100,
 produce, UPDATE. A figure counts if no event is missing, or out of order within its aggregate. Kafka
 is that of KAFKA_BROKERS, where topics whose names begin with "bench-" are made and deleted, else a
 container, else one in this process.
 
-Both start a Postgres, measure by turns what they compare, show the median and the range of the
+All start a Postgres, measure by turns what they compare, show the median and the range of the
 rounds, and end with a JSON object. Without a result the exit code is 1. The machine should have
 nothing else to do.
 
@@ -58,18 +63,20 @@ func command(ctx context.Context, args []string, stdout io.Writer) error {
 		return nil
 	case tutorialName: // not for people
 		return tutorialRelay(ctx, os.Getenv, os.Stderr)
-	case "intake", "relay":
+	case "intake", "expiry", "relay":
 		o, err := parse(benchmark, args[1:], stdout)
 		switch {
 		case err != nil:
 			return err
 		case benchmark == "intake":
 			return intake(ctx, o, stdout)
+		case benchmark == "expiry":
+			return expiry(ctx, o, stdout)
 		}
 
 		return relay(ctx, o, stdout)
 	default:
-		return fmt.Errorf("%q is no benchmark: expected intake or relay (bench -h shows more)", benchmark)
+		return fmt.Errorf("%q is no benchmark: expected intake, expiry or relay (bench -h shows more)", benchmark)
 	}
 }
 
@@ -79,8 +86,9 @@ type options struct {
 	smoke           bool
 	variables       []string // further ones of api or relay
 
-	// intake
-	connections, accounts, rate, stored int
+	// intake and expiry
+	connections, accounts, rate, stored, holds int
+	contended                                  bool
 
 	// relay, in events
 	few, many, tutorial, backlog int
@@ -100,14 +108,22 @@ func parse(benchmark string, args []string, stdout io.Writer) (o options, err er
 	f.Int(&o.rounds, "rounds", 3, 1, 50, "`number` of rounds")
 	f.BoolVar(&o.smoke, "smoke", false, "half a minute; fails only if something is broken")
 	variable := "relay"
-	if benchmark == "intake" {
+	if benchmark != "relay" {
 		variable = "api"
 		f.Int(&o.seconds, "seconds", 4, 1, 600, "`length` of each measurement")
 		f.Int(&o.connections, "connections", 256, 1, 1000, "`number` of connections")
 		f.Int(&o.accounts, "accounts", 10_000, 2, 10_000, "`number` of accounts that pay each other")
+	}
+	switch benchmark {
+	case "expiry":
+		f.Int(&o.rate, "rate", 2000, 1, 100_000, "`payments` a second beside it")
+		f.Int(&o.holds, "holds", 100_000, 1, 1_000_000, "`authorizations` that expire in one second")
+		o.seconds, o.rounds = 10, 1
+	case "intake":
+		f.BoolVar(&o.contended, "contended", false, "capture and cancel the same 100 payments instead")
 		f.Int(&o.rate, "rate", 0, 0, 100_000, "`requests` a second of the open loop, 0 = half of what BATCH_MAX=1 reaches")
 		f.Int(&o.stored, "stored", 0, 0, 100_000_000, "also measure with this `number` of keys and payments stored: takes minutes, and 1.5 GB a million")
-	} else {
+	default:
 		f.Int(&o.seconds, "seconds", 5, 1, 600, "`length` of each measurement with traffic")
 		f.Int(&o.few, "few", 50_000, 1000, 5_000_000, "`events` of the small drain")
 		f.Int(&o.many, "many", 500_000, 0, 5_000_000, "`events` of the large drain, more than -few; 0 = none")

@@ -25,7 +25,7 @@ func (s *soaking) count(ctx context.Context) error {
 
 	// The drain may fail because something is lost. The count says what, so go on.
 	drained := view.Drain(ctx, func(c traffic.Counts) {
-		s.Say("backlog %d, lag %d", c.Backlog, c.Lag())
+		s.Say("backlog %d, lag %d, %d holds to expire", c.Backlog, c.Lag(), c.Expiring)
 	})
 	_ = s.pin.conn.Close(ctx)
 
@@ -37,7 +37,9 @@ func (s *soaking) count(ctx context.Context) error {
 
 	s.Say("%d payments (%d declined), %d events, %d records, %d of them repeats", report.Payments,
 		report.Declined, report.Events, report.Records, report.Repeated)
-	s.Say("%d attempts of clients, %d payments found by a repeat", report.Exchanges, report.Recovered)
+	s.Say("%d were authorized: %d captured, %d canceled, %d expired; %d refunds", report.Authorized,
+		report.Captured, report.Canceled, report.Expired, report.Refunds)
+	s.Say("%d attempts of clients, %d outcomes found by a repeat", report.Exchanges, report.Recovered)
 
 	for _, w := range s.tail.windows {
 		s.Say("transaction → reader, %s: p50 %.1f ms, p99 %.1f ms of %d", w.name, w.took.Millis(50),
@@ -96,6 +98,11 @@ func (s *soaking) objections(r invariant.Report) error {
 		s.kills, s.promotions)
 	for _, line := range r.Lines {
 		object(line.Of == 0, "void: %q looked at nothing", line.Name)
+	}
+	for what, n := range map[string]int64{
+		"captured": r.Captured, "canceled": r.Canceled, "expired": r.Expired, "refunded": r.Refunds,
+	} {
+		object(n == 0, "void: no payment was %s", what)
 	}
 	for _, w := range s.tail.windows {
 		object(w.took.TotalCount() == 0, "void: no payment arrived at the %s", w.name)

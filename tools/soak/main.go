@@ -18,10 +18,11 @@ func main() { rig.Main("soak", os.Args[1:], command) }
 
 const usage = `Usage: soak [flags]
 
-Starts a Postgres with a synchronous standby, api, consumer and two relays, and sends payments
-and parcels. A transaction holds a snapshot all the time. The leading relay gets SIGKILL every
-twentieth of the duration; in the middle the primary gets SIGKILL and the standby is promoted.
-The programs know both servers, and get no help but that a killed relay is started again.
+Starts a Postgres with a synchronous standby, api, consumer, worker and two relays, and sends
+payments, captures, cancels and refunds. A transaction holds a snapshot all the time. The leading
+relay gets SIGKILL every twentieth of the duration; in the middle the primary gets SIGKILL and the
+standby is promoted. The programs know both servers, and get no help but that a killed relay is
+started again.
 
 Then everything must have arrived: all topics are read and compared with the tables and with what
 clients were told. The exit code is 1 when anything was lost, doubled, reordered or changed, when

@@ -54,8 +54,8 @@ func soak(ctx context.Context, o options, stdout io.Writer) (err error) {
 	}
 	defer func() { err = s.tidy(err) }()
 
-	s.Say("building api, relay, consumer and oncepay")
-	err = process.Build(ctx, s.dir, []string{"-ldflags=-s -w"}, "api", "relay", "consumer", "oncepay")
+	s.Say("building api, relay, consumer, worker and oncepay")
+	err = process.Build(ctx, s.dir, []string{"-ldflags=-s -w"}, "api", "relay", "consumer", "worker", "oncepay")
 	if err != nil {
 		return err
 	}
@@ -112,9 +112,10 @@ func (s *soaking) start(ctx context.Context, g *errgroup.Group) error {
 		{"relay", "relay-1", relay},
 		{"relay", "relay-2", relay},
 		{"consumer", "consumer-1", append([]string{database("consumer")}, kafka...)},
+		{"worker", "worker-1", []string{database("worker")}},
 		{"api", "api-1", []string{
 			database("api_write"), "DATABASE_READ_URL=" + s.cluster.url("api_read"),
-			"HTTP_ADDR=127.0.0.1:0",
+			"HTTP_ADDR=127.0.0.1:0", "AUTHORIZATION_MIN=1s",
 		}},
 	} {
 		i, err := newInstance(s.dir, p.program, p.name, p.env...)
@@ -135,7 +136,7 @@ func (s *soaking) start(ctx context.Context, g *errgroup.Group) error {
 			return fmt.Errorf("%w:\n%s", err, strings.Join(i.findings(), "\n"))
 		}
 	}
-	s.Say("api, consumer and two relays run")
+	s.Say("api, consumer, worker and two relays run")
 	return nil
 }
 
@@ -181,9 +182,6 @@ func (s *soaking) traffic(ctx context.Context) (err error) {
 		s.load.Run(sending, all, s.rate)
 		return nil
 	})
-	g.Go(func() error {
-		return traffic.MoveParcels(sending, all, s.cluster.owner(), s.brokers, s.prefix)
-	})
 	g.Go(func() error { return s.faults(all, begun) })
 	g.Go(func() error { s.watch(sending); return nil })
 
@@ -206,7 +204,7 @@ func (s *soaking) watch(ctx context.Context) {
 		}
 
 		if c, err := v.Count(ctx); err == nil {
-			s.Say("%d payments, backlog %d, lag %d", c.Payments, c.Backlog, c.Lag())
+			s.Say("%d payments, %d held, backlog %d, lag %d", c.Payments, c.Held, c.Backlog, c.Lag())
 		}
 		v.Close()
 	}
@@ -220,7 +218,7 @@ func (s *soaking) tidy(err error) error {
 
 	// Data directories and programs are large and tell nothing.
 	for _, data := range []string{
-		"primary/data", "standby/data", "api", "relay", "consumer", "oncepay",
+		"primary/data", "standby/data", "api", "relay", "consumer", "worker", "oncepay",
 	} {
 		_ = os.RemoveAll(filepath.Join(s.dir, data))
 	}

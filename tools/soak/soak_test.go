@@ -20,7 +20,10 @@ func goodRun() (*soaking, invariant.Report) {
 		kills: 5, promotions: 1, instances: []*instance{{name: "relay-1"}},
 		load: &traffic.Load{History: &traffic.History{}}, tail: &tail{windows: []*window{w}},
 	}
-	return s, invariant.Report{Lines: []invariant.Line{{Name: invariant.EventsLost, Of: 100}}}
+	return s, invariant.Report{
+		Lines:    []invariant.Line{{Name: invariant.EventsLost, Of: 100}},
+		Captured: 5, Canceled: 2, Expired: 3, Refunds: 4,
+	}
 }
 
 // TestSoakObjects: each change alone makes a good run a bad one.
@@ -39,8 +42,12 @@ func TestSoakObjects(t *testing.T) {
 		"an operator was needed": func(s *soaking, _ *invariant.Report) {
 			s.instances[0].found(errors.New("refused"))
 		},
-		"3 relays were killed": func(s *soaking, _ *invariant.Report) { s.kills = 3 },
-		"0 standbys promoted":  func(s *soaking, _ *invariant.Report) { s.promotions = 0 },
+		"3 relays were killed":    func(s *soaking, _ *invariant.Report) { s.kills = 3 },
+		"0 standbys promoted":     func(s *soaking, _ *invariant.Report) { s.promotions = 0 },
+		"no payment was captured": func(_ *soaking, r *invariant.Report) { r.Captured = 0 },
+		"no payment was canceled": func(_ *soaking, r *invariant.Report) { r.Canceled = 0 },
+		"no payment was expired":  func(_ *soaking, r *invariant.Report) { r.Expired = 0 },
+		"no payment was refunded": func(_ *soaking, r *invariant.Report) { r.Refunds = 0 },
 		"no payment arrived at": func(s *soaking, _ *invariant.Report) {
 			s.tail.windows[0].took.Reset()
 		},

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/oncepay/oncepay/internal/payments"
+	"github.com/oncepay/oncepay/internal/telemetry"
+)
+
+// overdue measures how far the release of holds is behind. It does so beside it: a batch that is
+// stuck must not hide that.
+type overdue struct {
+	db      *pgxpool.Pool
+	metrics *telemetry.Worker
+}
+
+const (
+	measureEvery   = 2 * time.Second
+	measureTimeout = 10 * time.Second // a connection may have died unnoticed
+)
+
+func (o *overdue) run(ctx context.Context) error {
+	next := time.NewTicker(measureEvery)
+	defer next.Stop()
+
+	for {
+		o.measure(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-next.C:
+		}
+	}
+}
+
+// measure logs nothing when the database is down: expiry does.
+func (o *overdue) measure(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, measureTimeout)
+	defer cancel()
+
+	// A value that could not be measured is withdrawn, not left at its last reading.
+	age, err := payments.OldestOverdue(ctx, o.db)
+	if err != nil {
+		o.metrics.NoOverdue()
+		return
+	}
+	o.metrics.Overdue(age)
+}

@@ -1,0 +1,54 @@
+package payments
+
+// Status is the state of a payment, or of a refund.
+type Status string
+
+// The statuses of a payment. A refund is Completed or Declined from the start.
+const (
+	Authorized Status = "authorized" // the amount is held, nothing has moved
+	Completed  Status = "completed"  // the money has moved
+	Canceled   Status = "canceled"   // the hold was released by a command
+	Expired    Status = "expired"    // the hold was released because its time was over
+	Declined   Status = "declined"   // recorded, but no money moved
+)
+
+// action is what a command does to a payment.
+type action string
+
+const (
+	pay       action = "pay"
+	authorize action = "authorize"
+	decline   action = "decline"
+	capture   action = "capture"
+	cancel    action = "cancel"
+	expire    action = "expire"
+	refund    action = "refund"
+)
+
+type transition struct {
+	from Status // empty: the payment does not exist yet
+	action
+	to Status
+}
+
+// life is the whole life of a payment: what is not in it does not happen. The diagram in
+// docs/payments.md is made from it.
+var life = []transition{
+	{"", pay, Completed},
+	{"", authorize, Authorized},
+	{"", decline, Declined},
+	{Authorized, capture, Completed},
+	{Authorized, cancel, Canceled},
+	{Authorized, expire, Expired},
+	{Completed, refund, Completed},
+}
+
+// next returns the status after an action, and whether it is allowed.
+func next(from Status, a action) (to Status, allowed bool) {
+	for _, l := range life {
+		if l.from == from && l.action == a {
+			return l.to, true
+		}
+	}
+	return "", false
+}
