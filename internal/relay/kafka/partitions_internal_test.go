@@ -2,7 +2,10 @@ package kafka
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
 
@@ -43,6 +46,14 @@ func TestNotedPartitions(t *testing.T) {
 			if _, err := kadm.NewClient(p.client).CreateTopic(t.Context(), 8, 1, nil, topic); err != nil {
 				t.Fatal(err)
 			}
+			// A broker may hear of the topic a moment after the controller has made it.
+			testenv.Eventually(t, 10*time.Second, func() error {
+				counts, _, err := p.countPartitions(t.Context(), slices.Values([]string{topic}))
+				if err == nil && counts[topic] != 8 {
+					err = fmt.Errorf("%d partitions", counts[topic])
+				}
+				return err
+			})
 			event := []relay.Message{{AggregateType: "things", AggregateID: "a", Headers: []byte("{}")}}
 			progress := relay.Progress{Position: relay.Position{Batches: 1}}
 			if c.events {
