@@ -4,8 +4,6 @@ import (
 	"errors"
 	"log/slog"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/oncepay/oncepay/internal/config"
 	"github.com/oncepay/oncepay/internal/groupcommit"
 	"github.com/oncepay/oncepay/internal/idempotency"
@@ -21,7 +19,7 @@ func newGroup(
 	p *payments.Processor, cfg config.API, metrics *telemetry.API, log *slog.Logger,
 ) *group {
 	return groupcommit.New(p.Process, groupcommit.Options{
-		Committers: cfg.Committers, MaxBatch: cfg.BatchMax, Split: oneIsToBlame,
+		Committers: cfg.Committers, MaxBatch: cfg.BatchMax, Split: payments.OneIsToBlame,
 		OnBatch: func(b groupcommit.Batch) {
 			metrics.Committed(b.Size, b.Waited, b.Took, b.Err != nil)
 
@@ -33,21 +31,4 @@ func newGroup(
 			}
 		},
 	})
-}
-
-// oneIsToBlame reports whether a batch failed because of the data of one of its requests (class 22:
-// data exception, 23: integrity constraint violation). Any other error would fail them one by one
-// as well: a database that is away must not get a hundred times the load. After an unknown outcome,
-// a request that was executed would be told that it is a replay.
-func oneIsToBlame(err error) bool {
-	var e *pgconn.PgError
-	switch {
-	case errors.Is(err, idempotency.ErrOutcomeUnknown):
-		return false
-	case errors.Is(err, payments.ErrDamaged):
-		return true
-	case !errors.As(err, &e) || len(e.Code) != 5:
-		return false
-	}
-	return e.Code[:2] == "22" || e.Code[:2] == "23"
 }

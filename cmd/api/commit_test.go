@@ -179,17 +179,17 @@ func TestOnlyDataErrorsSplitABatch(t *testing.T) {
 		"40001": false, "40P01": false, "55P03": false, "57014": false, "57P01": false, "53300": false, "08006": false, "": false, "22": false,
 	} {
 		err := errors.Join(&pgconn.PgError{Code: code})
-		if got := oneIsToBlame(err); got != want {
+		if got := payments.OneIsToBlame(err); got != want {
 			t.Errorf("%q: %v", code, got)
 		}
-		if oneIsToBlame(errors.Join(idempotency.ErrOutcomeUnknown, err)) {
+		if payments.OneIsToBlame(errors.Join(idempotency.ErrOutcomeUnknown, err)) {
 			t.Errorf("%q: an unknown outcome is split", code)
 		}
 	}
-	if !oneIsToBlame(payments.ErrDamaged) || oneIsToBlame(errors.Join(idempotency.ErrOutcomeUnknown, payments.ErrDamaged)) {
+	if !payments.OneIsToBlame(payments.ErrDamaged) || payments.OneIsToBlame(errors.Join(idempotency.ErrOutcomeUnknown, payments.ErrDamaged)) {
 		t.Error("a payment without its account is not told apart")
 	}
-	if oneIsToBlame(nil) || oneIsToBlame(context.DeadlineExceeded) {
+	if payments.OneIsToBlame(nil) || payments.OneIsToBlame(context.DeadlineExceeded) {
 		t.Error("what is no answer of the server is split")
 	}
 }

@@ -27,9 +27,9 @@ const (
 
 	awaitTimeout = 5 * time.Second // how long a request waits for its rows; the handler has 8 s
 	awaitPoll    = 25 * time.Millisecond
-	maxAwaiting  = 1000 // requests in Await; beyond that they stay Busy
-	maxWatched   = 4    // rows that are watched at a time, each on a connection
-	maxLearned   = 10_000
+	maxAwaiting  = 1000   // requests in Await; beyond that they stay Busy
+	maxWatched   = 4      // rows that are watched at a time, each on a connection
+	maxLearned   = 10_000 // payments whose accounts are remembered while something is held
 )
 
 // blockedError is a batch that could not lock one of these payments or accounts: the first that

@@ -79,12 +79,10 @@ func (b *books) apply(r *Request) Outcome {
 
 	d := decide(b.stateOf(r), r.Command, newID(r.At), r.At)
 	b.record(r, d)
-	switch {
-	case d.refund != nil:
+	if d.refund != nil {
 		return Outcome{Refund: d.refund, Refusal: d.refusal}
-	default:
-		return Outcome{Payment: d.payment, Refusal: d.refusal}
 	}
+	return Outcome{Payment: d.payment, Refusal: d.refusal}
 }
 
 func (b *books) openAccount(r *Request, c CreateAccount) Outcome {

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/oncepay/oncepay/internal/idempotency"
 	"github.com/oncepay/oncepay/internal/outbox"
@@ -33,7 +31,7 @@ FOR NO KEY UPDATE SKIP LOCKED`
 // payment, the others are released nevertheless.
 func (p *Processor) ExpireBatch(ctx context.Context, limit int) (int, error) {
 	_, released, err := p.expireBatch(ctx, limit)
-	if !oneIsToBlame(err) {
+	if !OneIsToBlame(err) {
 		return released, err
 	}
 
@@ -44,7 +42,7 @@ func (p *Processor) ExpireBatch(ctx context.Context, limit int) (int, error) {
 		tried, n, err := p.expireBatch(ctx, 1)
 		released += n
 		switch {
-		case oneIsToBlame(err) && len(tried) == 1:
+		case OneIsToBlame(err) && len(tried) == 1:
 			id := tried[0].Command.(expirePayment).PaymentID
 			p.held.add(row{rowKey{id, tried[0].TenantID}, true})
 			damaged = fmt.Errorf("payment %s: %w", id, err)
@@ -55,17 +53,6 @@ func (p *Processor) ExpireBatch(ctx context.Context, limit int) (int, error) {
 		}
 	}
 	return released, damaged
-}
-
-// oneIsToBlame reports whether a batch failed because of what the tables have about one of its
-// payments (class 22: data exception, 23: integrity constraint violation).
-func oneIsToBlame(err error) bool {
-	if errors.Is(err, ErrDamaged) {
-		return true
-	}
-	var e *pgconn.PgError
-	return errors.As(err, &e) && !outbox.MissingDay(err) &&
-		(strings.HasPrefix(e.Code, "22") || strings.HasPrefix(e.Code, "23"))
 }
 
 // expireBatch also returns the commands that it tried last.

@@ -2,7 +2,6 @@ package payments
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sort"
@@ -92,9 +91,6 @@ func load(ctx context.Context, tx pgx.Tx, rs []Request) (*books, error) {
 	}
 	return b, nil
 }
-
-// ErrDamaged means that somebody deleted what a payment needs. Other payments work.
-var ErrDamaged = errors.New("the tables are damaged")
 
 // rowKey is an account or a payment and the tenant that asks for it.
 type rowKey struct{ id, tenant uuid.UUID }
