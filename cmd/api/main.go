@@ -1,4 +1,5 @@
-// Command api answers HTTP: it takes payments, captures, cancels and refunds them, and shows them and the accounts.
+// Command api answers HTTP: it takes payments, captures, cancels and refunds them, and shows them
+// and the accounts.
 package main
 
 import (

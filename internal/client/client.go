@@ -118,7 +118,9 @@ func (c *Client) Post(ctx context.Context, path, key string, body any) (Answer, 
 // PostIf is Post for a payment that must have this version still; zero: any. Otherwise the answer is
 // 412, which settles the key like every refusal that is stored under it. The version belongs to the
 // request: a caller that sends the key again sends the same version, not the one of today.
-func (c *Client) PostIf(ctx context.Context, path, key string, version int64, body any) (Answer, error) {
+func (c *Client) PostIf(
+	ctx context.Context, path, key string, version int64, body any,
+) (Answer, error) {
 	encoded, err := json.Marshal(body)
 	if err != nil {
 		return Answer{}, fmt.Errorf("encode request: %w", err)

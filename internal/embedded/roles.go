@@ -29,8 +29,8 @@ BEGIN
     END LOOP;
 END $$`
 
-// CreateRoles makes the login roles of the programs (api_write, api_read, relay, consumer, worker) in the
-// cluster at url, each with its name as password. Call it before the migrations, which create
+// CreateRoles makes the login roles of the programs (api_write, api_read, relay, consumer, worker)
+// in the cluster at url, each with its name as password. Call it before the migrations, which create
 // roles that cannot log in if they find none. Any number of callers may run at once, preferably
 // in the same database, whose lock orders them.
 func CreateRoles(ctx context.Context, url string) error {

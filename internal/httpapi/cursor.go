@@ -6,9 +6,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// A cursor is where a page ended: the id of its last payment, the number of its last entry, or the version
-// that its last refund left the payment with. It grants nothing: each query checks the tenant and the filters itself, so a cursor that was made up
-// shows rows that the client may list anyway.
+// A cursor is where a page ended: the id of its last payment, the number of its last entry, or the
+// version that its last refund left the payment with. It grants nothing: each query checks the
+// tenant and the filters itself, so a cursor that was made up shows rows that the client may list
+// anyway.
 
 var errCursor = refuse("invalid-cursor",
 	"Use next_cursor as you received it, or start the list again without a cursor.")

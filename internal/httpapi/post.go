@@ -86,8 +86,8 @@ func (s *server) request(
 }
 
 // submit executes r or finds its answer. It tries again when the account or payment that another
-// session held is free, and when another attempt under the key is over: then that one's answer is found, durable
-// like every replay, or it left nothing behind and the work is done now.
+// session held is free, and when another attempt under the key is over: then that one's answer is
+// found, durable like every replay, or it left nothing behind and the work is done now.
 func (s *server) submit(
 	ctx context.Context, r payments.Request, wait time.Duration,
 ) (idempotency.Answer, error) {

@@ -44,8 +44,8 @@ type Options struct {
 	Log     *slog.Logger                            // causes of 5xx and panics; nil: discarded
 }
 
-// Paths of the collections, and of what is done to a payment. They are part of Location headers and fingerprints, hence stored: do
-// not change them.
+// Paths of the collections, and of what is done to a payment. They are part of Location headers and
+// fingerprints, hence stored: do not change them.
 const (
 	accountsPath = "/api/v1/accounts"
 	paymentsPath = "/api/v1/payments"
