@@ -98,7 +98,7 @@ func (p *Processor) free(ctx context.Context, r row) bool {
 		return err == nil
 	}
 
-	kept, err := p.keptOf(ctx, []rowKey{r.rowKey}, r.payment)
+	kept, _, err := p.keptOf(ctx, []rowKey{r.rowKey}, r.payment)
 	return err == nil && len(kept) == 0
 }
 

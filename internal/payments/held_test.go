@@ -222,6 +222,52 @@ func TestSlowCommitHoldsNothing(t *testing.T) {
 	b.wantBalanced(t)
 }
 
+// beforeThird runs a function before the third transaction begins.
+type beforeThird struct {
+	idempotency.Beginner
+	n   atomic.Int32
+	run func()
+}
+
+func (b *beforeThird) BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error) {
+	if b.n.Add(1) == 3 {
+		b.run()
+	}
+	return b.Beginner.BeginTx(ctx, opts)
+}
+
+// Whoever looks between the end of one transaction and the start of the next sees nobody. That is not yet somebody who
+// hides. Two sessions that share a lock hide as well: their row names neither.
+func TestRowThatChangesHandsIsFree(t *testing.T) {
+	t.Parallel()
+	b := newBank(t, nil)
+	one, other := b.customer(t, 100), b.customer(t, 100)
+	var shared []pgx.Tx
+	for range 2 {
+		tx, err := b.owner.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = tx.Rollback(context.Background()) }()
+		if _, err := tx.Exec(t.Context(), `SELECT FROM accounts WHERE id = $1 FOR SHARE`, one); err != nil {
+			t.Fatal(err)
+		}
+		shared = append(shared, tx)
+	}
+
+	p := payments.Processor{Retention: b.Retention, Render: render}
+	p.OnHeld = func(account uuid.UUID) { t.Errorf("%s counts as held", account) }
+	p.DB = &beforeThird{Beginner: b.DB, run: func() { // the batch was blocked, then it looked
+		for _, tx := range shared {
+			_ = tx.Rollback(context.Background())
+		}
+	}}
+	as, err := p.Process(soon(t), []payments.Request{b.pay(one, other, 1)})
+	if diff := cmp.Diff([]string{"new"}, states(as)); diff != "" {
+		t.Error(diff, err)
+	}
+}
+
 // An account that was taken for held, and that only our own slow transactions have since, is free.
 func TestSlowCommitsSetAccountFree(t *testing.T) {
 	t.Parallel()

@@ -14,16 +14,17 @@ import (
 
 // Who keeps the rows, as far as Postgres shows: a row that is locked or was changed names its
 // transaction in xmax, unless several sessions share it. kept is false while that transaction is one
-// of ours and at work: it waits for its COMMIT, or did something within the last 200 ms. After 5 s
-// it is as good as lost: its instance no longer waits for a COMMIT either.
+// of ours and at work: it waits for its COMMIT, or did something within the last 500 ms. After 5 s
+// it is as good as lost: its instance no longer waits for a COMMIT either. A prepared transaction
+// has no session.
 //
 // Ids of rows that do not exist drop out.
 const holders = `
 WITH holders AS MATERIALIZED (
     SELECT l.transactionid, coalesce(s.usename <> current_user
         OR s.xact_start < clock_timestamp() - interval '5 s'
-        OR s.state <> 'active' AND s.state_change < clock_timestamp() - interval '200 ms', true) AS kept
-    FROM pg_locks l JOIN pg_stat_activity s ON s.pid = l.pid
+        OR s.state <> 'active' AND s.state_change < clock_timestamp() - interval '500 ms', true) AS kept
+    FROM pg_locks l LEFT JOIN pg_stat_activity s ON s.pid = l.pid
     WHERE l.locktype = 'transactionid' AND l.granted)
 SELECT r.id, r.tenant_id, h.kept
 FROM unnest($1::uuid[], $2::uuid[]) t(id, tenant_id)`
@@ -41,7 +42,7 @@ LEFT JOIN holders h ON h.transactionid = r.xmax
 ORDER BY r.id`
 
 // hold records which rows of a blocked batch other sessions keep locked. The batch waited for the
-// first, which counts as held if no holder is visible. The others are held if one is: an operator may
+// first, which counts as held if no holder is visible, twice. The others are held if one is: an operator may
 // have locked thousands, and learning them one by one would take 200 ms each.
 func (p *Processor) hold(ctx context.Context, blocked *blockedError) error {
 	keys, payment := blocked.accounts, blocked.payments != nil
@@ -49,9 +50,18 @@ func (p *Processor) hold(ctx context.Context, blocked *blockedError) error {
 		keys = blocked.payments
 	}
 
-	kept, err := p.keptOf(ctx, keys, payment)
+	kept, sure, err := p.keptOf(ctx, keys, payment)
+	if err == nil && !sure {
+		// Perhaps the row just passed from one transaction to the next. Queue for it once more.
+		if err = p.lock(ctx, row{kept[0], payment}); err == nil {
+			return nil
+		}
+		if timedOut(err) {
+			kept, _, err = p.keptOf(ctx, keys, payment)
+		}
+	}
 	if err != nil {
-		return fmt.Errorf("find the locked row (%w): %w", blocked.cause, err)
+		return fmt.Errorf("find who locked the row (%w): %w", blocked.cause, err)
 	}
 
 	for _, key := range kept {
@@ -64,11 +74,14 @@ func (p *Processor) hold(ctx context.Context, blocked *blockedError) error {
 }
 
 // keptOf returns those of the accounts, or payments, that other sessions keep locked. The first that
-// exists is one of them unless our own transactions have it.
-func (p *Processor) keptOf(ctx context.Context, keys []rowKey, payments bool) ([]rowKey, error) {
+// exists is one of them unless our own transactions have it. If no holder of it is visible, the
+// answer is not sure.
+func (p *Processor) keptOf(
+	ctx context.Context, keys []rowKey, payments bool,
+) (kept []rowKey, sure bool, err error) {
 	tx, err := p.DB.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
-		return nil, fmt.Errorf("begin: %w", err)
+		return nil, false, fmt.Errorf("begin: %w", err)
 	}
 	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }()
 
@@ -79,22 +92,25 @@ func (p *Processor) keptOf(ctx context.Context, keys []rowKey, payments bool) ([
 	ids, tenants := arraysOf(keys)
 	rows, err := tx.Query(ctx, statement, ids, tenants)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
 
-	var kept []rowKey
 	var key rowKey
 	var seen *bool
 	first := true
+	sure = true
 	columns := []any{(*[16]byte)(&key.id), (*[16]byte)(&key.tenant), &seen}
 	_, err = pgx.ForEachRow(rows, columns, func() error {
 		if seen != nil && *seen || seen == nil && first {
 			kept = append(kept, key)
 		}
+		if first && seen == nil {
+			sure = false
+		}
 		first = false
 		return nil
 	})
-	return kept, err
+	return kept, sure, err
 }
 
 const selectAccountsOfPayments = `
