@@ -65,7 +65,6 @@ func (s *service) posts() []posted {
 	return []posted{
 		{"account", always(accountsPath), `{"currency":"USD","name":"till"}`, 201},
 		{"payment", always(paymentsPath), payment(1, "USD", s.rich, s.poor), 201},
-		{"payment by card", always(paymentsPath), byCard(1, "USD", s.poor), 201},
 		{"capture", held("/capture"), `{"amount_minor":1}`, 200},
 		{"cancel", held("/cancel"), `{}`, 200},
 		{"refund", func(t *testing.T) string { return pathOf(s.paid(t, 2)) + "/refunds" }, `{"amount_minor":1,"metadata":{"a":"b"}}`, 201},
