@@ -101,7 +101,11 @@ func (f *flags) fromEnv(getenv func(string) string) error {
 		if value == "" || flag.Changed || flag.Name == "help" {
 			return
 		}
-		if err := flag.Value.Set(value); err != nil {
+		err := flag.Value.Set(value)
+		if errors.Is(err, strconv.ErrSyntax) || errors.Is(err, strconv.ErrRange) {
+			err = errors.New("must be a whole number")
+		}
+		if err != nil {
 			wrong = append(wrong, fmt.Errorf("%s=%s: %w", name, value, err))
 		}
 	})
