@@ -48,7 +48,8 @@ func (f *flags) add(c *cobra.Command) {
 	duration(c, &faults.ForgetKeysAfter, "forget-keys-after", "forget keys that are older; 0: never")
 
 	duration(c, &faults.WebhookDelay, "webhook-delay", "send webhooks so much later")
-	share(c, &faults.WebhookDouble, "webhook-double", "of charges and refunds whose webhooks come twice")
+	share(c, &faults.WebhookDouble, "webhook-double",
+		"of charges and refunds whose webhooks come twice")
 	share(c, &faults.WebhookShuffle, "webhook-shuffle",
 		"of charges and refunds whose webhooks come in any order")
 }

@@ -25,46 +25,60 @@ import (
 
 const soon = 30 * time.Second
 
-// try runs the program with a command line that must fail, and returns what it complains about.
-func try(t *testing.T, env map[string]string, args ...string) string {
-	t.Helper()
-	var stdout, stderr bytes.Buffer
-	getenv := func(name string) string { return env[name] }
-	if code := program.Main(newProgram(), args, getenv, &stdout, &stderr); code != 1 || stdout.Len() > 0 {
-		t.Errorf("%v: code %d, %s", args, code, stdout.String())
+// environment returns the getenv of NAME=value.
+func environment(variables ...string) func(string) string {
+	return func(name string) string {
+		for _, v := range variables {
+			if value, is := strings.CutPrefix(v, name+"="); is {
+				return value
+			}
+		}
+		return ""
 	}
-	return stderr.String()
 }
 
 func TestWrongFlags(t *testing.T) {
 	t.Parallel()
-	damaged := t.TempDir()
-	if err := os.WriteFile(filepath.Join(damaged, "journal.jsonl"), []byte("text\n"), 0o600); err != nil {
+	dir, damaged := t.TempDir(), t.TempDir()
+	file := filepath.Join(damaged, "journal.jsonl")
+	if err := os.WriteFile(file, []byte("text\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	key := map[string]string{"PSP_API_KEY": "k"}
 
-	for want, c := range map[string]struct {
-		env  map[string]string
-		args []string
-	}{
-		"PSP_API_KEY is not set, for example PSP_API_KEY=psp_secret":          {nil, []string{"--dir", "x"}},
-		"--dir is not set, for example --dir /tmp/fakepsp":                    {key, nil},
-		"PSP_WEBHOOK_SECRET is not set, but --webhook-url is":                 {key, []string{"--dir", "x", "--webhook-url", "http://x"}},
-		"unknown flag: --nope (fakepsp -h explains it)":                       {key, []string{"--nope"}},
-		`unknown command "x" (fakepsp -h explains it)`:                        {key, []string{"x"}},
-		"FAKEPSP_LOSE_REPLY=5: must be a share from 0 to 1":                   {map[string]string{"PSP_API_KEY": "k", "FAKEPSP_DIR": "x", "FAKEPSP_LOSE_REPLY": "5"}, nil},
-		"FAKEPSP_RATE_LIMIT=x: must be a whole number":                        {map[string]string{"PSP_API_KEY": "k", "FAKEPSP_DIR": "x", "FAKEPSP_RATE_LIMIT": "x"}, nil},
-		`down must be "", "unavailable" or "reset"`:                           {key, []string{"--dir", t.TempDir(), "--down", "x"}},
-		"lose_reply, error_before and error_after must be at most 1":          {key, []string{"--dir", t.TempDir(), "--lose-reply", "1", "--error-after", "0.1"}},
-		"open the books " + damaged + "/journal.jsonl: line 1, at byte 0":     {key, []string{"--dir", damaged}},
-		"open the listener (--addr): listen tcp: address x: missing port":     {key, []string{"--dir", t.TempDir(), "--addr", "x"}},
-		`invalid argument "2" for "--slow" flag: must be a share from 0 to 1`: {key, []string{"--slow", "2"}},
-		`invalid argument "-1s" for "--latency" flag: must be a duration`:     {key, []string{"--latency", "-1s"}},
+	// Words with a "=" in capitals are variables, the others are the command line.
+	const key = "PSP_API_KEY=k"
+	for want, line := range map[string]string{
+		"PSP_API_KEY is not set, for example PSP_API_KEY=psp_secret": "--dir x",
+		"--dir is not set, for example --dir /tmp/fakepsp":           key,
+		"PSP_WEBHOOK_SECRET is not set, but --webhook-url is":        key + " --dir x --webhook-url http://x",
+		"unknown flag: --nope (fakepsp -h explains it)":              key + " --nope",
+		`unknown command "x" (fakepsp -h explains it)`:               key + " x",
+		"FAKEPSP_LOSE_REPLY=5: must be a share from 0 to 1":          key + " FAKEPSP_LOSE_REPLY=5 --dir x",
+		"FAKEPSP_RATE_LIMIT=x: must be a whole number":               key + " FAKEPSP_RATE_LIMIT=x --dir x",
+		`down must be "", "unavailable" or "reset"`:                  key + " --down x --dir " + dir,
+		"lose_reply, error_before and error_after must be at most 1": key + " --lose-reply 1 --error-after 1 --dir " + dir,
+		"open the books " + file + ": line 1, at byte 0: damaged":    key + " --dir " + damaged,
+		"open the listener (--addr): listen tcp: address x":          key + " --addr x --dir " + dir,
+		`invalid argument "2" for "--slow" flag: must be a share`:    key + " --slow 2",
+		`invalid argument "-1s" for "--latency" flag: must be a du`:  key + " --latency -1s",
 	} {
-		got := try(t, c.env, c.args...)
+		var env, args []string
+		for _, word := range strings.Fields(line) {
+			if name, _, is := strings.Cut(word, "="); is && name == strings.ToUpper(name) {
+				env = append(env, word)
+			} else {
+				args = append(args, word)
+			}
+		}
+
+		var stdout, stderr bytes.Buffer
+		code := program.Main(newProgram(), args, environment(env...), &stdout, &stderr)
+		if code != 1 || stdout.Len() > 0 {
+			t.Errorf("%s: code %d, %s", line, code, stdout.String())
+		}
+		got := stderr.String()
 		if !strings.HasPrefix(got, "fakepsp: "+want) || strings.Count(got, "\n") != 1 {
-			t.Errorf("%v: %s, want %s", c.args, got, want)
+			t.Errorf("%s: %s, want %s", line, got, want)
 		}
 	}
 }
@@ -72,11 +86,13 @@ func TestWrongFlags(t *testing.T) {
 func TestHelpHasExamples(t *testing.T) {
 	t.Parallel()
 	var stdout bytes.Buffer
-	none := func(string) string { return "" }
-	if code := program.Main(newProgram(), []string{"-h"}, none, &stdout, io.Discard); code != 0 {
+	code := program.Main(newProgram(), []string{"-h"}, environment(), &stdout, io.Discard)
+	if code != 0 {
 		t.Errorf("code %d", code)
 	}
-	for _, want := range []string{"fakepsp --dir /tmp/fakepsp", "--lose-reply SHARE", "PSP_API_KEY", "fakepsp health"} {
+	for _, want := range []string{
+		"fakepsp --dir /tmp/fakepsp", "--lose-reply SHARE", "PSP_API_KEY", "fakepsp health",
+	} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("no %q in\n%s", want, stdout.String())
 		}
@@ -103,8 +119,8 @@ func TestFlagsAreVariables(t *testing.T) {
 	}
 
 	var stderr bytes.Buffer
-	getenv := func(name string) string { return map[string]string{"FAKEPSP_ADDR": p.Addr}[name] }
-	if code := program.Main(newProgram(), []string{"health"}, getenv, io.Discard, &stderr); code != 0 {
+	env := environment("FAKEPSP_ADDR=" + p.Addr)
+	if program.Main(newProgram(), []string{"health"}, env, io.Discard, &stderr) != 0 {
 		t.Errorf("health: %s", stderr.String())
 	}
 }
@@ -250,7 +266,8 @@ func built(t *testing.T) string {
 func start(t *testing.T, dir string, env ...string) *process.Process {
 	t.Helper()
 	p, err := process.Start(t.Context(), dir, "fakepsp", append([]string{
-		"PSP_API_KEY=psp_test", "FAKEPSP_ADDR=127.0.0.1:0", "FAKEPSP_DIR=" + filepath.Join(dir, "books"),
+		"PSP_API_KEY=psp_test", "FAKEPSP_ADDR=127.0.0.1:0",
+		"FAKEPSP_DIR=" + filepath.Join(dir, "books"),
 	}, env...)...)
 	if err != nil {
 		t.Fatal(err)

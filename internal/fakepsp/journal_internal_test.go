@@ -146,7 +146,7 @@ func TestFailedWriteEndsAllWriting(t *testing.T) {
 	select {
 	case <-j.failed:
 	default:
-		t.Error("nobody is told")
+		t.Error("failed is not closed")
 	}
 
 	if err := j.append(c); err == nil || !strings.Contains(err.Error(), "write the books") {

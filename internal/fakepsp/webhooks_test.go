@@ -305,12 +305,13 @@ func TestRedirectIsNoSuccess(t *testing.T) {
 
 func TestWrongOptions(t *testing.T) {
 	t.Parallel()
+	const url = "http://there.test"
 	for want, o := range map[string]fakepsp.Options{
 		"the API key is not set":            {},
 		"lose_reply must be a share":        {APIKey: "k", Faults: fakepsp.Faults{LoseReply: 2}},
-		"the webhook URL must be http://":   {APIKey: "k", WebhookURL: "there", WebhookSecret: secret},
-		"the webhook secret is not set":     {APIKey: "k", WebhookURL: "http://there.test"},
-		"webhook secret: unable to create ": {APIKey: "k", WebhookURL: "http://there.test", WebhookSecret: "x"},
+		"the webhook URL must be http://":   {APIKey: "k", WebhookURL: "x", WebhookSecret: secret},
+		"the webhook secret is not set":     {APIKey: "k", WebhookURL: url},
+		"webhook secret: unable to create ": {APIKey: "k", WebhookURL: url, WebhookSecret: "x"},
 	} {
 		if _, err := fakepsp.Open(t.TempDir(), o); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)
