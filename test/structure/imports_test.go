@@ -40,6 +40,7 @@ var table = map[string]rule{
 	"internal/inbox":       {nil, []string{pgx, uuid, kgo}},
 	"internal/credentials": {nil, []string{pgx, uuid}},
 	"internal/payments":    {[]string{"internal/idempotency", "internal/outbox"}, []string{pgx, uuid}},
+	"internal/psp":         {[]string{"internal/payments", "internal/groupcommit"}, []string{"github.com/sony/gobreaker/v2"}},
 	"internal/statements":  {[]string{"internal/inbox"}, []string{pgx, uuid}},
 	"internal/groupcommit": {nil, []string{}},
 	"internal/httpapi": {
