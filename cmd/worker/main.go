@@ -87,7 +87,9 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 
 	// The first of the three that fails stops the others.
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return e.run(ctx) })
+	if cfg.Does("expiry") {
+		g.Go(func() error { return e.run(ctx) })
+	}
 	g.Go(func() error { return o.run(ctx) })
 	g.Go(func() error { return admin.Run(ctx) })
 	return g.Wait()

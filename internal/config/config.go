@@ -17,6 +17,7 @@ package config
 
 import (
 	"log/slog"
+	"slices"
 	"time"
 )
 
@@ -72,11 +73,16 @@ type Consumer struct {
 // Worker configures cmd/worker.
 type Worker struct {
 	DatabaseURL    string        `env:"DATABASE_URL" check:"postgres" example:"postgres://worker:secret@localhost:5432/oncepay" help:"Postgres, as a login with the role worker; the primary, since it writes"`
-	Parts          string        `env:"WORKER_PARTS" default:"all" oneof:"all expiry" help:"what this instance does. expiry: release authorizations whose time is over"`
+	Parts          []string      `env:"WORKER_PARTS" default:"all" oneof:"all expiry" help:"what this instance does, separated by commas. expiry: release authorizations whose time is over"`
 	ExpiryInterval time.Duration `env:"EXPIRY_INTERVAL" default:"1s" min:"100ms" max:"1m" help:"how often to look for authorizations whose time is over"`
 
 	AdminAddr string `env:"ADMIN_ADDR" default:"127.0.0.1:9093" check:"listen" help:"where metrics, pprof, /livez and /readyz are served; keep it private"`
 	Log
+}
+
+// Does reports whether the worker does this part of its work.
+func (w Worker) Does(part string) bool {
+	return slices.Contains(w.Parts, part) || slices.Contains(w.Parts, "all")
 }
 
 // Migrate configures cmd/migrate.
