@@ -112,6 +112,7 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 		RateLimit:        float64(cfg.RateLimit),
 		TenantMax:        cfg.TenantMax,
 		AuthorizationMin: cfg.AuthorizationMin,
+		WebhooksAllow:    config.Prefixes(cfg.WebhooksAllow),
 		Ready: func(ctx context.Context) error {
 			if draining.Load() {
 				return errors.New("shutting down")

@@ -73,12 +73,20 @@ func shown(cmd *cobra.Command, err error) error {
 
 // ask reads what the service has at path into v, and returns it as it came. A refusal is an error.
 func (c caller) ask(ctx context.Context, path string, v any) (json.RawMessage, error) {
+	return c.send(ctx, (*client.Client).Get, path, v)
+}
+
+// send is ask with another method, one that may be repeated like GET.
+func (c caller) send(
+	ctx context.Context, method func(*client.Client, context.Context, string) (client.Answer, error),
+	path string, v any,
+) (json.RawMessage, error) {
 	api, err := c.api()
 	if err != nil {
 		return nil, err
 	}
 
-	a, err := api.Get(ctx, path)
+	a, err := method(api, ctx, path)
 	if err != nil {
 		return nil, fmt.Errorf("ask the API: %w", err)
 	}

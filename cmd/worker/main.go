@@ -1,5 +1,6 @@
 // Command worker does what no request asks for: it releases the holds of authorizations whose time
-// is over. Run as many as you like: they share the work.
+// is over, and sends events to the webhook endpoints of tenants. Run as many as you like: they share
+// the work.
 package main
 
 import (
@@ -9,6 +10,7 @@ import (
 	"os"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/oncepay/oncepay/internal/config"
@@ -24,16 +26,23 @@ func main() {
 }
 
 var worker = program.Program{
-	Name:    "worker",
-	About:   "worker releases the holds of authorizations whose time is over.",
-	Usage:   config.Usage("worker"),
-	Example: "  DATABASE_URL=postgres://worker:secret@localhost:5432/oncepay worker",
-	Run:     run,
+	Name: "worker",
+	About: "worker releases the holds of authorizations whose time is over, " +
+		"and sends events to the webhook endpoints of tenants.",
+	Usage: config.Usage("worker"),
+	Example: "  DATABASE_URL=postgres://worker:secret@localhost:5432/oncepay KAFKA_BROKERS=localhost:9092 worker\n" +
+		"  worker dead-letters list",
+	Run:      run,
+	Commands: []func(func(string) string) *cobra.Command{deadLetters.Command},
 	Probe: func(getenv func(string) string) (string, error) {
 		cfg, err := config.LoadWorker(getenv)
 		return cfg.AdminAddr, err
 	},
 }
+
+// connections are two for the sender of webhooks, one each for its consumer and its upkeep, and as many
+// for the rest.
+const connections = 8
 
 func run(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
 	cfg, err := config.LoadWorker(getenv)
@@ -53,16 +62,26 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	defer stopTelemetry()
 	metrics := telemetry.NewWorker(reg)
 
+	// What the parts need from outside is checked together, so that one start reports all that is wrong.
+	var sending *hooks
+	ping := func(context.Context) error { return nil }
+	if cfg.Does("webhooks") {
+		if sending, err = newHooks(cfg, reg, log); err != nil {
+			return err
+		}
+		ping = sending.kafka.Ping
+	}
+
 	var pool *pgxpool.Pool
 	err = program.StartAll(ctx, func(ctx context.Context) (err error) {
-		if pool, err = postgres.Open(ctx, cfg.DatabaseURL, "worker", 4, log); err != nil {
+		if pool, err = postgres.Open(ctx, cfg.DatabaseURL, "worker", connections, log); err != nil {
 			return err
 		}
 		if err := migrations.Check(ctx, pool); err != nil {
 			return err
 		}
 		return checkRole(ctx, pool, log)
-	})
+	}, ping)
 	defer postgres.Close(pool)
 	if err != nil {
 		return err
@@ -70,7 +89,12 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 
 	telemetry.WatchPool(reg, "worker", pool.Stat)
 
-	admin, err := telemetry.ListenAdmin(cfg.AdminAddr, reg, pool.Ping)
+	admin, err := telemetry.ListenAdmin(cfg.AdminAddr, reg, func(ctx context.Context) error {
+		if err := pool.Ping(ctx); err != nil || sending == nil {
+			return err
+		}
+		return sending.consumer.Ready(ctx)
+	})
 	if err != nil {
 		return err
 	}
@@ -85,10 +109,13 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	log.InfoContext(ctx, "worker started", "parts", cfg.Parts, "admin_addr", admin.Addr())
 	defer log.InfoContext(ctx, "worker stopped")
 
-	// The first of the three that fails stops the others.
+	// The first that fails stops the others.
 	g, ctx := errgroup.WithContext(ctx)
 	if cfg.Does("expiry") {
 		g.Go(func() error { return e.run(ctx) })
+	}
+	if sending != nil {
+		g.Go(func() error { return sending.run(ctx, pool) })
 	}
 	g.Go(func() error { return o.run(ctx) })
 	g.Go(func() error { return admin.Run(ctx) })

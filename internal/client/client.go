@@ -197,6 +197,11 @@ func (c *Client) Get(ctx context.Context, path string) (Answer, error) {
 	return c.do(ctx, http.MethodGet, path, "", 0, nil)
 }
 
+// Delete sends one DELETE. The caller may repeat it.
+func (c *Client) Delete(ctx context.Context, path string) (Answer, error) {
+	return c.do(ctx, http.MethodDelete, path, "", 0, nil)
+}
+
 func (c *Client) do(
 	ctx context.Context, method, path, key string, version int64, body []byte,
 ) (Answer, error) {

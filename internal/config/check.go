@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -20,6 +21,7 @@ var checks = map[string]func(raw string) (problem string){
 	"url":      checkURL,
 	"listen":   checkListen,
 	"brokers":  checkBrokers,
+	"prefixes": checkPrefixes,
 	"relay":    nameOf(30),  // the end of a topic's name
 	"topic":    nameOf(200), // a topic's name has 249 characters at most, the prefix included
 	"certificates": func(file string) string {
@@ -118,6 +120,16 @@ func checkBrokers(raw string) string {
 		host, port, err := net.SplitHostPort(strings.TrimSpace(broker))
 		if err != nil || host == "" || !isPort(port, 1) {
 			return "must be host:port separated by commas, without a scheme; " +
+				"number " + strconv.Itoa(i+1) + " is not"
+		}
+	}
+	return ""
+}
+
+func checkPrefixes(raw string) string {
+	for i, prefix := range strings.Split(raw, ",") {
+		if p, err := netip.ParsePrefix(strings.TrimSpace(prefix)); err != nil || p != p.Masked() {
+			return "must be prefixes such as 10.1.0.0/16 separated by commas, without bits beyond their length; " +
 				"number " + strconv.Itoa(i+1) + " is not"
 		}
 	}

@@ -17,6 +17,7 @@ package config
 
 import (
 	"log/slog"
+	"net/netip"
 	"slices"
 	"time"
 )
@@ -35,6 +36,7 @@ type API struct {
 	TenantMax        int           `env:"TENANT_MAX" default:"300" min:"1" max:"100000" help:"how many requests of one tenant each instance works on at the same time; more are answered 429, replays aside"`
 	RateLimit        int           `env:"RATE_LIMIT" default:"0" min:"0" help:"how many new requests a second each instance executes for one client; more are answered 429, replays aside; 0 = no limit"`
 	AuthorizationMin time.Duration `env:"AUTHORIZATION_MIN" default:"1m" min:"1s" max:"1m" help:"the shortest authorization that a payment with capture: manual may ask for; below 1m for demonstrations and tests only"`
+	WebhooksAllow    []string      `env:"WEBHOOKS_ALLOW" default:"" check:"prefixes" example:"10.1.0.0/16,127.0.0.0/8" help:"addresses that webhooks may go to although they are not public, by http as well, as prefixes separated by commas"`
 	ShutdownDelay    time.Duration `env:"SHUTDOWN_DELAY" default:"0s" min:"0s" max:"5m" help:"how long /readyz says no before the listener closes; 5s behind a load balancer, so that it notices first"`
 
 	// 72h, so that a Friday-night failure survives the weekend.
@@ -73,8 +75,16 @@ type Consumer struct {
 // Worker configures cmd/worker.
 type Worker struct {
 	DatabaseURL    string        `env:"DATABASE_URL" check:"postgres" example:"postgres://worker:secret@localhost:5432/oncepay" help:"Postgres, as a login with the role worker; the primary, since it writes"`
-	Parts          []string      `env:"WORKER_PARTS" default:"all" oneof:"all expiry" help:"what this instance does, separated by commas. expiry: release authorizations whose time is over"`
+	Parts          []string      `env:"WORKER_PARTS" default:"all" oneof:"all expiry webhooks" help:"what this instance does, separated by commas. expiry: release authorizations whose time is over; webhooks: send events to the endpoints of tenants, which needs Kafka"`
 	ExpiryInterval time.Duration `env:"EXPIRY_INTERVAL" default:"1s" min:"100ms" max:"1m" help:"how often to look for authorizations whose time is over"`
+
+	// Of the part webhooks.
+	Kafka
+	WebhooksGroup       string        `env:"WEBHOOKS_GROUP" default:"webhooks" help:"Kafka consumer group of the workers that send webhooks"`
+	InboxRetention      time.Duration `env:"INBOX_RETENTION" default:"720h" min:"24h" help:"how long events are remembered, so that none takes effect twice; must exceed retention.ms plus segment.ms of the topics by a day, or the inbox is not trimmed"`
+	WebhooksAllow       []string      `env:"WEBHOOKS_ALLOW" default:"" check:"prefixes" example:"10.1.0.0/16,127.0.0.0/8" help:"addresses that webhooks may go to although they are not public, by http as well, as prefixes separated by commas"`
+	WebhooksPerEndpoint int           `env:"WEBHOOKS_PER_ENDPOINT" default:"32" min:"1" max:"1000" help:"most webhooks on their way to one endpoint from one worker"`
+	WebhooksConcurrency int           `env:"WEBHOOKS_CONCURRENCY" default:"1000" min:"1" max:"10000" help:"most webhooks on their way from one worker"`
 
 	AdminAddr string `env:"ADMIN_ADDR" default:"127.0.0.1:9093" check:"listen" help:"where metrics, pprof, /livez and /readyz are served; keep it private"`
 	Log
@@ -83,6 +93,17 @@ type Worker struct {
 // Does reports whether the worker does this part of its work.
 func (w Worker) Does(part string) bool {
 	return slices.Contains(w.Parts, part) || slices.Contains(w.Parts, "all")
+}
+
+// needs reports whether a required variable is: Kafka only for webhooks.
+func (w Worker) needs(name string) bool { return name != "KAFKA_BROKERS" || w.Does("webhooks") }
+
+// Prefixes returns the addresses of a variable like WEBHOOKS_ALLOW.
+func Prefixes(texts []string) (all []netip.Prefix) {
+	for _, text := range texts {
+		all = append(all, netip.MustParsePrefix(text)) // load has checked it
+	}
+	return all
 }
 
 // Migrate configures cmd/migrate.

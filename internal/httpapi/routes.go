@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -37,6 +38,9 @@ type Options struct {
 	// AuthorizationMin is the shortest authorization that a payment may ask for; zero:
 	// payments.MinAuthorization.
 	AuthorizationMin time.Duration
+
+	// WebhooksAllow are addresses that webhook endpoints may have although they are not public.
+	WebhooksAllow []netip.Prefix
 
 	Ready   func(context.Context) error             // an error: send requests elsewhere
 	Headers func(context.Context) map[string]string // sent with events: trace context; may be nil
@@ -99,6 +103,7 @@ func New(o Options) http.Handler {
 	r.Get(paymentRefundsPath, s.private(s.listRefunds))
 	r.Get(refundsPath+"/{id}", s.private(s.getRefund))
 	r.Get(keysPath+"/{key}", s.private(s.getKey))
+	s.routeWebhooks(r)
 	return r
 }
 

@@ -27,6 +27,8 @@ const (
 	otel = "go.opentelemetry.io"
 	prom = "github.com/prometheus"
 	cli  = "github.com/spf13"
+
+	hooks = "github.com/standard-webhooks/standard-webhooks/libraries"
 )
 
 // table says what each package may import; .golangci.yaml repeats it for the editor. A package that is not in it has no
@@ -39,10 +41,11 @@ var table = map[string]rule{
 	"internal/inbox":       {nil, []string{pgx, uuid, kgo}},
 	"internal/credentials": {nil, []string{pgx, uuid}},
 	"internal/payments":    {[]string{"internal/idempotency", "internal/outbox"}, []string{pgx, uuid}},
+	"internal/webhooks":    {[]string{"internal/outbox"}, []string{pgx, uuid, hooks}},
 	"internal/statements":  {[]string{"internal/inbox"}, []string{pgx, uuid}},
 	"internal/groupcommit": {nil, []string{}},
 	"internal/httpapi": {
-		[]string{"internal/payments", "internal/idempotency", "internal/groupcommit", "internal/credentials", "internal/strictjson", "api"},
+		[]string{"internal/payments", "internal/idempotency", "internal/groupcommit", "internal/credentials", "internal/strictjson", "internal/webhooks", "api"},
 		[]string{pgx, uuid, "github.com/go-chi/chi/v5"},
 	},
 	"internal/strictjson": {nil, []string{}},
@@ -70,6 +73,8 @@ var table = map[string]rule{
 		[]string{"internal/idempotency", "internal/outbox", "internal/relay", "internal/relay/kafka"},
 		[]string{pgx, uuid, "golang.org/x/sync"},
 	},
+	"examples/webhook-receiver": {nil, []string{hooks}},
+
 	"tools/mutants":  {nil, []string{}},
 	"tools/rig":      {[]string{"internal/embedded", "internal/testenv", "internal/traffic", "migrations"}, []string{pgx, kgo, prom, "github.com/HdrHistogram/hdrhistogram-go"}},
 	"tools/bench":    {[]string{"internal/*", "tools/rig"}, []string{pgx, uuid, kgo, prom, "golang.org/x/sync"}},
