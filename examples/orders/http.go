@@ -93,7 +93,7 @@ func validate(w http.ResponseWriter, r *http.Request) bool {
 // The price is the one of now. Nothing is charged or reserved yet.
 const insertOrder = `
 INSERT INTO orders (id, item, quantity, amount_minor, currency, account, card, pay_to)
-SELECT $1, item, $3, price_minor * $3, currency, $4, $5, $6 FROM stock WHERE item = $2
+SELECT $1, item, $3::int, price_minor * $3::int, currency, $4, $5, $6 FROM stock WHERE item = $2
 RETURNING ` + columns
 
 // placeOrder is the work of a new request, in its transaction. It runs again after a lost race.
