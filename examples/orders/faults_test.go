@@ -325,16 +325,9 @@ func (c *trial) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func (c *trial) cancelOrder(ctx context.Context) error {
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.shop.http.URL+"/orders/"+c.order.String()+"/cancel", nil)
-	if err != nil {
-		return err
-	}
-	response, err := http.DefaultClient.Do(r)
-	if err == nil {
-		defer response.Body.Close()
-		if response.StatusCode != http.StatusAccepted {
-			err = errors.New(response.Status)
-		}
+	status, err := post(ctx, c.shop.http.URL+"/orders/"+c.order.String()+"/cancel")
+	if err == nil && status != http.StatusAccepted {
+		err = fmt.Errorf("cancel: %d", status)
 	}
 	return err
 }

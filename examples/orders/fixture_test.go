@@ -16,7 +16,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/oncepay/oncepay/internal/client"
 	"github.com/oncepay/oncepay/internal/process"
 	"github.com/oncepay/oncepay/internal/testenv"
 )
@@ -44,13 +43,14 @@ var programs = sync.OnceValues(func() (string, error) {
 	return built, process.Build(context.Background(), built, nil, "api", "oncepay")
 })
 
-// bank is the real payments service, with three accounts.
+// bank is the real payments service, with two accounts.
 type bank struct {
 	t     *testing.T
 	dir   string // programs and logs
 	db    *testenv.DB
 	owner *pgxpool.Pool
 	addr  string
+	api   *process.Process
 
 	Token    string `json:"token"`
 	Accounts []struct {
@@ -60,7 +60,6 @@ type bank struct {
 
 func (b *bank) shop() uuid.UUID     { return b.Accounts[0].ID }
 func (b *bank) customer() uuid.UUID { return b.Accounts[1].ID }
-func (b *bank) other() uuid.UUID    { return b.Accounts[2].ID }
 
 const funds = 1_000_000 // of each account
 
@@ -70,10 +69,15 @@ func newBank(t *testing.T) *bank {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := &bank{t: t, dir: programs, db: testenv.Database(t)}
+	b := &bank{t: t, dir: t.TempDir(), db: testenv.Database(t), addr: freeAddress(t)}
+	for _, name := range []string{"api", "oncepay"} {
+		if err := os.Symlink(filepath.Join(programs, name), filepath.Join(b.dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
 	b.owner = b.db.Pool(t, "")
 	seed := exec.Command(filepath.Join(b.dir, "oncepay"), "seed", "--tenant", "shop", "--client", "orders",
-		"--currency", "USD", "--accounts", "3", "--fund", fmt.Sprint(funds), "--json")
+		"--currency", "USD", "--accounts", "2", "--fund", fmt.Sprint(funds), "--json")
 	seed.Env = []string{"DATABASE_URL=" + b.db.URL}
 	out, err := seed.Output()
 	if err != nil {
@@ -82,13 +86,14 @@ func newBank(t *testing.T) *bank {
 	if err := json.Unmarshal(out, b); err != nil {
 		t.Fatal(err)
 	}
-	b.addr = start(t, b.dir, "api", "DATABASE_URL="+b.db.URLAs("api_write"),
-		"DATABASE_READ_URL="+b.db.URLAs("api_read"), "HTTP_ADDR=127.0.0.1:0").Addr
+	b.startAPI()
 	return b
 }
 
-func (b *bank) client() *client.Client {
-	return &client.Client{URL: "http://" + b.addr, Token: b.Token}
+func (b *bank) startAPI() {
+	b.t.Helper()
+	b.api = start(b.t, b.dir, "api", "DATABASE_URL="+b.db.URLAs("api_write"),
+		"DATABASE_READ_URL="+b.db.URLAs("api_read"), "HTTP_ADDR="+b.addr)
 }
 
 func start(t *testing.T, dir, name string, env ...string) *process.Process {
