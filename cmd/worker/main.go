@@ -1,5 +1,6 @@
-// Command worker does what no request asks for: it releases the holds of authorizations whose time
-// is over. Run as many as you like: they share the work.
+// Command worker does what no request waits for: it charges and refunds cards at the payment service
+// provider (PSP), and releases the holds of authorizations whose time is over. Run as many as you
+// like: they share the work.
 package main
 
 import (
@@ -24,8 +25,9 @@ func main() {
 }
 
 var worker = program.Program{
-	Name:    "worker",
-	About:   "worker releases the holds of authorizations whose time is over.",
+	Name: "worker",
+	About: "worker charges and refunds cards at the PSP, and releases the holds of authorizations " +
+		"whose time is over.",
 	Usage:   config.Usage("worker"),
 	Example: "  DATABASE_URL=postgres://worker:secret@localhost:5432/oncepay worker",
 	Run:     run,
@@ -34,6 +36,9 @@ var worker = program.Program{
 		return cfg.AdminAddr, err
 	},
 }
+
+// connections: of expiry, the claims and two committers of psp, the two that measure, and the probe.
+const connections = 8
 
 func run(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
 	cfg, err := config.LoadWorker(getenv)
@@ -55,13 +60,13 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 
 	var pool *pgxpool.Pool
 	err = program.StartAll(ctx, func(ctx context.Context) (err error) {
-		if pool, err = postgres.Open(ctx, cfg.DatabaseURL, "worker", 4, log); err != nil {
+		if pool, err = postgres.Open(ctx, cfg.DatabaseURL, "worker", connections, log); err != nil {
 			return err
 		}
 		if err := migrations.Check(ctx, pool); err != nil {
 			return err
 		}
-		return checkRole(ctx, pool, log)
+		return checkRole(ctx, pool, cfg, log)
 	})
 	defer postgres.Close(pool)
 	if err != nil {
@@ -85,10 +90,20 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	log.InfoContext(ctx, "worker started", "parts", cfg.Parts, "admin_addr", admin.Addr())
 	defer log.InfoContext(ctx, "worker stopped")
 
-	// The first of the three that fails stops the others.
+	// The first part that fails stops the others.
 	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error { return e.run(ctx) })
+	if cfg.Does("expiry") {
+		g.Go(func() error { return e.run(ctx) })
+	}
 	g.Go(func() error { return o.run(ctx) })
+	if cfg.Does("psp") {
+		pspMetrics := telemetry.NewPSP(reg)
+		p := newPSP(pool, cfg, pspMetrics, log)
+		u := &unsettled{db: pool, metrics: pspMetrics}
+		admin.Detail = func() string { return "psp breaker: " + p.Provider.State() }
+		g.Go(func() error { return p.Run(ctx) })
+		g.Go(func() error { return u.run(ctx) })
+	}
 	g.Go(func() error { return admin.Run(ctx) })
 	return g.Wait()
 }

@@ -44,6 +44,20 @@ func (v variable) checkText(raw string) (problem string) {
 	return checks[v.check](raw) // a test loads every variable, so each check exists
 }
 
+// checkList returns what is wrong with a list, whose items are separated by commas.
+func (v variable) checkList(raw string, items []string) (problem string) {
+	if len(v.oneof) == 0 {
+		return checks[v.check](raw)
+	}
+
+	for _, item := range items {
+		if !slices.Contains(v.oneof, item) {
+			return "must be a list of " + strings.Join(v.oneof, ", ") + ", separated by commas"
+		}
+	}
+	return ""
+}
+
 func nameOf(limit int) func(string) string {
 	pattern := regexp.MustCompile(fmt.Sprintf(`^[A-Za-z0-9._-]{1,%d}$`, limit))
 

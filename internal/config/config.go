@@ -17,6 +17,8 @@ package config
 
 import (
 	"log/slog"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -72,11 +74,27 @@ type Consumer struct {
 // Worker configures cmd/worker.
 type Worker struct {
 	DatabaseURL    string        `env:"DATABASE_URL" check:"postgres" example:"postgres://worker:secret@localhost:5432/oncepay" help:"Postgres, as a login with the role worker; the primary, since it writes"`
-	Parts          string        `env:"WORKER_PARTS" default:"all" oneof:"all expiry" help:"what this instance does. expiry: release authorizations whose time is over"`
+	Parts          []string      `env:"WORKER_PARTS" default:"all" oneof:"all psp expiry" help:"what this instance does, separated by commas. psp: charge and refund cards at the payment service provider (PSP); expiry: release authorizations whose time is over"`
 	ExpiryInterval time.Duration `env:"EXPIRY_INTERVAL" default:"1s" min:"100ms" max:"1m" help:"how often to look for authorizations whose time is over"`
+
+	PSPURL          string        `env:"PSP_URL" check:"url" example:"https://api.psp.example" help:"where the PSP's API is; psp needs it"`
+	PSPAPIKey       string        `env:"PSP_API_KEY" example:"sk_…, as the PSP shows it" help:"our credential at the PSP; psp needs it"`
+	PSPKeyRetention time.Duration `env:"PSP_KEY_RETENTION" default:"24h" min:"1m" max:"720h" help:"how long the PSP remembers an idempotency key: afterwards an operation whose result is unknown is looked up, not sent again"`
+	PSPConcurrency  int           `env:"PSP_CONCURRENCY" default:"64" min:"1" max:"1000" help:"calls of the PSP at a time"`
+	PSPInterval     time.Duration `env:"PSP_INTERVAL" default:"20ms" min:"1ms" max:"1m" help:"how often to look for operations of the PSP when none was due"`
 
 	AdminAddr string `env:"ADMIN_ADDR" default:"127.0.0.1:9093" check:"listen" help:"where metrics, pprof, /livez and /readyz are served; keep it private"`
 	Log
+}
+
+// Does reports whether the worker does this part of its work.
+func (w Worker) Does(part string) bool {
+	return slices.Contains(w.Parts, part) || slices.Contains(w.Parts, "all")
+}
+
+// needs reports whether a variable without a default must be set.
+func (w Worker) needs(name string) bool {
+	return !strings.HasPrefix(name, "PSP_") || w.Does("psp")
 }
 
 // Migrate configures cmd/migrate.

@@ -1,6 +1,7 @@
 package config_test
 
 import (
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -67,7 +68,7 @@ func TestDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantWorker := config.Worker{
-		DatabaseURL: url, Parts: "all", ExpiryInterval: time.Second, AdminAddr: "127.0.0.1:9093", Log: config.Log{LogLevel: slog.LevelInfo, LogFormat: "json"},
+		DatabaseURL: url, Parts: []string{"all"}, ExpiryInterval: time.Second, AdminAddr: "127.0.0.1:9093", Log: config.Log{LogLevel: slog.LevelInfo, LogFormat: "json"},
 	}
 	if diff := cmp.Diff(wantWorker, worker); diff != "" {
 		t.Errorf("worker (-want +got):\n%s", diff)
@@ -234,5 +235,22 @@ func TestOncepayHalvesAreIndependent(t *testing.T) {
 	}
 	if _, err := config.LoadCaller(env()); err == nil || !strings.HasPrefix(err.Error(), "ONCEPAY_TOKEN is not set") {
 		t.Errorf("without a token: %v", err)
+	}
+}
+
+func TestWorkerPartsAreAList(t *testing.T) {
+	t.Parallel()
+	const problem = "WORKER_PARTS must be a list of all, expiry, separated by commas, for example WORKER_PARTS=all"
+	for parts, want := range map[string]string{
+		"": "", "all": "", "expiry": "", "expiry, expiry": "",
+		"expiry,": problem, "expiry nonsense": problem, "All": problem, "expiry,nonsense": problem,
+	} {
+		cfg, err := config.LoadWorker(env("DATABASE_URL", url, "WORKER_PARTS", parts))
+		if got := fmt.Sprint(err); want == "" && err != nil || want != "" && got != want {
+			t.Errorf("%q: %s", parts, got)
+		}
+		if want == "" && (!cfg.Does("expiry") || cfg.Does("nonsense") != (parts == "" || parts == "all")) {
+			t.Errorf("%q does expiry: %t", parts, cfg.Does("expiry"))
+		}
 	}
 }

@@ -55,6 +55,11 @@ func load[T any](getenv func(string) string) (T, error) {
 	var problems []error
 
 	for _, v := range variables(reflect.TypeFor[T]()) {
+		// The fields before this one are set: they may say that it is not needed.
+		if c, is := any(cfg).(interface{ needs(name string) bool }); is && !c.needs(v.name) {
+			v.required = false
+		}
+
 		// Everything that is wrong is reported together.
 		field := reflect.ValueOf(&cfg).Elem().FieldByIndex(v.index)
 		if problem := v.set(field, getenv); problem != "" {
@@ -105,7 +110,7 @@ func (v variable) set(field reflect.Value, getenv func(string) string) (problem 
 		for i := range *p {
 			(*p)[i] = strings.TrimSpace((*p)[i])
 		}
-		return v.checkText(raw)
+		return v.checkList(raw, *p)
 
 	case *int:
 		return setNumber(p, v, raw, strconv.Atoi, "a whole number")

@@ -27,6 +27,7 @@ const (
 	otel = "go.opentelemetry.io"
 	prom = "github.com/prometheus"
 	cli  = "github.com/spf13"
+	sign = "github.com/standard-webhooks/standard-webhooks/libraries"
 )
 
 // table says what each package may import; .golangci.yaml repeats it for the editor. A package that is not in it has no
@@ -53,6 +54,7 @@ var table = map[string]rule{
 	"internal/program":    {nil, []string{pgx, cli}},
 	"internal/process":    {nil, []string{}},
 	"internal/client":     {nil, []string{}},
+	"internal/fakepsp":    {nil, []string{sign}},
 	"internal/invariant":  {nil, []string{pgx, uuid, kgo}},
 	"internal/traffic":    {[]string{"internal/client", "internal/invariant", "internal/outbox"}, []string{pgx, uuid, kgo, "golang.org/x/sync"}},
 	"internal/embedded":   {nil, []string{pgx, kgo, "github.com/fergusstrange/embedded-postgres"}},
@@ -64,6 +66,7 @@ var table = map[string]rule{
 	"cmd/consumer":        {[]string{"internal/*", "migrations"}, nil},
 	"cmd/worker":          {[]string{"internal/*", "migrations"}, nil},
 	"cmd/migrate":         {[]string{"internal/*", "migrations"}, nil},
+	"cmd/fakepsp":         {[]string{"internal/fakepsp", "internal/program"}, []string{cli}},
 	"cmd/oncepay":         {[]string{"internal/*", "migrations"}, []string{pgx, uuid, cli}},
 	"cmd/demo":            {[]string{"internal/*", "migrations"}, nil},
 	"examples/orders": {
@@ -91,6 +94,7 @@ var onlyFor = map[string][]string{
 	"internal/testenv":   {"test/servers", "tools/rig", "tools/bench", "tools/soak"},
 	"internal/embedded":  {"cmd/demo", "tools/rig", "tools/bench", "tools/soak", "internal/testenv", "test/servers"},
 	"test/pgproxy":       {"test/e2e"},
+	"internal/fakepsp":   {"cmd/fakepsp", "cmd/demo", "tools/rig", "tools/bench", "tools/soak"},
 	"internal/process":   {"cmd/demo", "tools/bench", "tools/soak", "test/e2e"},
 	"internal/invariant": {"cmd/demo", "tools/bench", "tools/soak", "test/e2e", "internal/traffic"},
 	"internal/traffic":   {"cmd/demo", "tools/rig", "tools/bench", "tools/soak"},
