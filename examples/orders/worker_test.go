@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/oncepay/oncepay/internal/client"
@@ -20,11 +21,17 @@ import (
 // place makes an order of two books in a state.
 func place(t *testing.T, db *pgxpool.Pool, account uuid.UUID, payTo uuid.UUID, state State) order {
 	t.Helper()
-	o, err := one(t.Context(), db, insertOrder, uuid.New(), "book", 2, account, nil, payTo)
-	if err != nil {
-		t.Fatal(err)
-	}
-	o, err = one(t.Context(), db, `UPDATE orders SET state = $2 WHERE id = $1 RETURNING `+columns, o.ID, state)
+	var o order
+	err := pgx.BeginFunc(t.Context(), db, func(tx pgx.Tx) (err error) {
+		if o, err = one(t.Context(), tx, insertOrder, uuid.New(), "book", 2, account, nil, payTo); err != nil {
+			return err
+		}
+		if err := appendEvent(t.Context(), tx, o); err != nil {
+			return err
+		}
+		o, err = one(t.Context(), tx, `UPDATE orders SET state = $2 WHERE id = $1 RETURNING `+columns, o.ID, state)
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,17 +196,17 @@ func TestDeclinedRefundIsAskedAgain(t *testing.T) {
 	o := place(t, db, b.customer(), b.shop(), Placed)
 	take(Reserved)
 	take(Charged)
-	pay("the shop spends all", b.shop(), b.customer(), funds+o.AmountMinor)
+	pay("spend", b.shop(), b.customer(), funds+o.AmountMinor)
 	mustExec(t, db, `UPDATE orders SET cancel_requested = true`)
 	take(RefundDue)
 	take(RefundDue)
 	take(RefundDue)
-	pay("the shop has money again", b.customer(), b.shop(), funds)
+	pay("earn", b.customer(), b.shop(), funds)
 	take(Refunded)
 	take(Released)
 
-	rows, _ := b.owner.Query(t.Context(), `SELECT idempotency_key FROM refunds r JOIN payments p ON p.id = r.payment_id
-		WHERE p.client_reference = $1 ORDER BY r.payment_version`, o.ID.String())
+	rows, _ := b.owner.Query(t.Context(), `SELECT c.idempotency_key FROM payment_commands c JOIN payments p ON p.id = c.payment_id
+		WHERE p.client_reference = $1 ORDER BY c.version`, o.ID.String())
 	var keys []string
 	for rows.Next() {
 		var key string
