@@ -325,7 +325,7 @@ func (c *trial) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func (c *trial) cancelOrder(ctx context.Context) error {
-	status, err := post(ctx, c.shop.http.URL+"/orders/"+c.order.String()+"/cancel")
+	_, status, err := ask(ctx, http.MethodPost, c.shop.http.URL+"/orders/"+c.order.String()+"/cancel")
 	if err == nil && status != http.StatusAccepted {
 		err = fmt.Errorf("cancel: %d", status)
 	}

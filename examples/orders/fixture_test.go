@@ -40,7 +40,7 @@ var programs = sync.OnceValues(func() (string, error) {
 	if built, err = os.MkdirTemp("", "oncepay-orders-"); err != nil {
 		return "", err
 	}
-	return built, process.Build(context.Background(), built, nil, "api", "oncepay")
+	return built, process.Build(context.Background(), built, race, "api", "worker", "oncepay")
 })
 
 // bank is the real payments service, with two accounts.
@@ -51,6 +51,9 @@ type bank struct {
 	owner *pgxpool.Pool
 	addr  string
 	api   *process.Process
+
+	worker    *process.Process // with takeCards
+	workerEnv []string
 
 	Token    string `json:"token"`
 	Accounts []struct {
@@ -70,7 +73,7 @@ func newBank(t *testing.T) *bank {
 		t.Fatal(err)
 	}
 	b := &bank{t: t, dir: t.TempDir(), db: testenv.Database(t), addr: freeAddress(t)}
-	for _, name := range []string{"api", "oncepay"} {
+	for _, name := range []string{"api", "worker", "oncepay"} {
 		if err := os.Symlink(filepath.Join(programs, name), filepath.Join(b.dir, name)); err != nil {
 			t.Fatal(err)
 		}
