@@ -72,6 +72,10 @@ var table = map[string]rule{
 	"cmd/fakepsp":         {[]string{"internal/fakepsp", "internal/program"}, []string{cli}},
 	"cmd/oncepay":         {[]string{"internal/*", "migrations"}, []string{pgx, uuid, cli}},
 	"cmd/demo":            {[]string{"internal/*", "migrations"}, nil},
+	"examples/orders": {
+		[]string{"internal/client", "internal/idempotency", "internal/outbox", "internal/relay", "internal/relay/kafka"},
+		[]string{pgx, uuid, "golang.org/x/sync"},
+	},
 	"examples/minimal": {
 		[]string{"internal/idempotency", "internal/outbox", "internal/relay", "internal/relay/kafka"},
 		[]string{pgx, uuid, "golang.org/x/sync"},
