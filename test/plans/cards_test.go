@@ -23,7 +23,11 @@ func (c caller) charge(t *testing.T, accounts []uuid.UUID) {
 		refunds = append(refunds, payments.RefundPayment{Target: payments.Target{PaymentID: id}})
 	}
 
-	worker := &payments.Processor{DB: c.open(t, "worker", c.sent["worker"].trace)}
+	pool := c.open(t, "worker", c.sent["worker"].trace)
+	worker := &payments.Processor{DB: pool}
+	if waiting, err := payments.CountWaiting(t.Context(), pool); err != nil || waiting.Pending != 100 {
+		t.Fatalf("%+v wait, %v", waiting, err)
+	}
 	c.settle(t, worker, false)
 	c.succeed(t, refunds)
 	c.settle(t, worker, true)
