@@ -183,7 +183,7 @@ func (p *Processor) settle(ctx context.Context, tx pgx.Tx, s *settlement) error 
 			s.last[o.ID] = i
 		default: // nothing to write
 		}
-		if s.written[i].AskOperator {
+		if j, writes := s.last[o.ID]; writes && j == i && s.written[i].AskOperator {
 			o.Token = 0 // no claim any more, as in writeOperations
 		}
 	}
