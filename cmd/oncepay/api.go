@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -71,14 +72,22 @@ func shown(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// ask reads what the service has at path into v, and returns it as it came. A refusal is an error.
-func (c caller) ask(ctx context.Context, path string, v any) (json.RawMessage, error) {
+// ask reads what the service has at path into v, and returns it as it came. If it is by card, it waits
+// for its end. A refusal is an error.
+func (c caller) ask(
+	ctx context.Context, path string, wait time.Duration, v any,
+) (json.RawMessage, error) {
 	api, err := c.api()
 	if err != nil {
 		return nil, err
 	}
 
-	a, err := api.Get(ctx, path)
+	var a client.Answer
+	if wait > 0 {
+		a, err = awaitEnd(ctx, api, path, wait)
+	} else {
+		a, err = api.Get(ctx, path)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("ask the API: %w", err)
 	}

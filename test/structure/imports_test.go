@@ -40,11 +40,12 @@ var table = map[string]rule{
 	"internal/inbox":       {nil, []string{pgx, uuid, kgo}},
 	"internal/credentials": {nil, []string{pgx, uuid}},
 	"internal/payments":    {[]string{"internal/idempotency", "internal/outbox"}, []string{pgx, uuid}},
+	"internal/psp":         {[]string{"internal/payments", "internal/groupcommit"}, []string{"github.com/sony/gobreaker/v2"}},
 	"internal/statements":  {[]string{"internal/inbox"}, []string{pgx, uuid}},
 	"internal/groupcommit": {nil, []string{}},
 	"internal/httpapi": {
 		[]string{"internal/payments", "internal/idempotency", "internal/groupcommit", "internal/credentials", "internal/strictjson", "api"},
-		[]string{pgx, uuid, "github.com/go-chi/chi/v5"},
+		[]string{pgx, uuid, "github.com/go-chi/chi/v5", "github.com/standard-webhooks/standard-webhooks/libraries"},
 	},
 	"internal/strictjson": {nil, []string{}},
 	"internal/config":     {nil, []string{pgx}},
