@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/oncepay/oncepay/internal/idempotency"
 	"github.com/oncepay/oncepay/internal/payments"
 )
 
@@ -47,6 +48,12 @@ func (c caller) settle(t *testing.T, worker *payments.Processor, kept bool) {
 		results = append(results, payments.Result{OperationID: o.ID, State: payments.Succeeded, AmountMinor: 10, Currency: "USD", Reference: "x"})
 	}
 	c.record(t, worker, unknown)
+	if more, err := worker.ClaimOperations(t.Context(), 100, time.Minute); err != nil || len(more) != 0 {
+		t.Fatalf("claimed %d, %v", len(more), err)
+	}
+	if _, err := payments.CountWaiting(t.Context(), worker.DB.(idempotency.Querier)); err != nil {
+		t.Fatal(err)
+	}
 	if kept {
 		tx, err := c.db.Pool(t, "").Begin(t.Context())
 		if err != nil {
