@@ -156,7 +156,7 @@ func exec(t *testing.T, db *pgxpool.Pool, sql string, args ...any) {
 }
 
 // All that each role may do with tables: anything more is a mistake.
-func TestWorkerReleasesHoldsAndNothingElse(t *testing.T) {
+func TestWorkerMayDoItsWorkAndNothingElse(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
 	const privileges = `
@@ -168,11 +168,17 @@ UNION SELECT 'EXECUTE ' || routine_name FROM information_schema.role_routine_gra
 ORDER BY 1`
 	want := []string{
 		"EXECUTE outbox_events_make_partitions",
-		"INSERT outbox_events",
-		"SELECT accounts", "SELECT goose_db_version", "SELECT payments", "SELECT schema_compatibility",
+		"INSERT ledger_entries", "INSERT outbox_events",
+		"SELECT accounts", "SELECT goose_db_version", "SELECT ledger_entries", "SELECT payments",
+		"SELECT psp_operations", "SELECT refunds", "SELECT schema_compatibility",
 		"UPDATE accounts.balance_minor", "UPDATE accounts.entry_count", "UPDATE accounts.held_minor",
-		"UPDATE payments.authorization_ended_at", "UPDATE payments.refunded_minor", "UPDATE payments.released_minor",
+		"UPDATE payments.authorization_ended_at", "UPDATE payments.decline_code", "UPDATE payments.refunded_minor",
+		"UPDATE payments.refunding_minor", "UPDATE payments.released_minor", "UPDATE payments.settled_at",
 		"UPDATE payments.status", "UPDATE payments.version",
+		"UPDATE psp_operations.code", "UPDATE psp_operations.ended_at", "UPDATE psp_operations.first_tried_at",
+		"UPDATE psp_operations.last_error", "UPDATE psp_operations.next_try_at", "UPDATE psp_operations.reference",
+		"UPDATE psp_operations.resolved_by", "UPDATE psp_operations.state", "UPDATE psp_operations.token", "UPDATE psp_operations.tries",
+		"UPDATE refunds.decline_code", "UPDATE refunds.settled_at", "UPDATE refunds.status",
 	}
 	if diff := cmp.Diff(want, lines(t, db.Pool(t, ""), privileges)); diff != "" {
 		t.Error(diff)

@@ -1,6 +1,6 @@
-// Command worker does what no request asks for: it releases the holds of authorizations whose time
-// is over, and sends events to the webhook endpoints of tenants. Run as many as you like: they share
-// the work.
+// Command worker does what no request waits for: it charges and refunds cards at the payment service
+// provider (PSP), releases the holds of authorizations whose time is over, and sends events to the
+// webhook endpoints of tenants. Run as many as you like: they share the work.
 package main
 
 import (
@@ -27,8 +27,8 @@ func main() {
 
 var worker = program.Program{
 	Name: "worker",
-	About: "worker releases the holds of authorizations whose time is over, " +
-		"and sends events to the webhook endpoints of tenants.",
+	About: "worker charges and refunds cards at the PSP, releases the holds of authorizations " +
+		"whose time is over, and sends events to the webhook endpoints of tenants.",
 	Usage: config.Usage("worker"),
 	Example: "  DATABASE_URL=postgres://worker:secret@localhost:5432/oncepay KAFKA_BROKERS=localhost:9092 worker\n" +
 		"  worker dead-letters list",
@@ -40,8 +40,8 @@ var worker = program.Program{
 	},
 }
 
-// connections are two for the sender of webhooks, one each for its consumer and its upkeep, and as many
-// for the rest.
+// connections: of expiry, the claims and two committers of psp, the two that measure, and the probe.
+// webhooks have hookConnections besides.
 const connections = 8
 
 func run(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
@@ -64,23 +64,24 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 
 	// What the parts need from outside is checked together, so that one start reports all that is wrong.
 	var sending *hooks
+	size := connections
 	ping := func(context.Context) error { return nil }
 	if cfg.Does("webhooks") {
 		if sending, err = newHooks(cfg, reg, log); err != nil {
 			return err
 		}
-		ping = sending.kafka.Ping
+		ping, size = sending.kafka.Ping, connections+hookConnections
 	}
 
 	var pool *pgxpool.Pool
 	err = program.StartAll(ctx, func(ctx context.Context) (err error) {
-		if pool, err = postgres.Open(ctx, cfg.DatabaseURL, "worker", connections, log); err != nil {
+		if pool, err = postgres.Open(ctx, cfg.DatabaseURL, "worker", size, log); err != nil {
 			return err
 		}
 		if err := migrations.Check(ctx, pool); err != nil {
 			return err
 		}
-		return checkRole(ctx, pool, log)
+		return checkRole(ctx, pool, cfg, log)
 	}, ping)
 	defer postgres.Close(pool)
 	if err != nil {
@@ -109,7 +110,7 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	log.InfoContext(ctx, "worker started", "parts", cfg.Parts, "admin_addr", admin.Addr())
 	defer log.InfoContext(ctx, "worker stopped")
 
-	// The first that fails stops the others.
+	// The first part that fails stops the others.
 	g, ctx := errgroup.WithContext(ctx)
 	if cfg.Does("expiry") {
 		g.Go(func() error { return e.run(ctx) })
@@ -118,6 +119,14 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 		g.Go(func() error { return sending.run(ctx, pool) })
 	}
 	g.Go(func() error { return o.run(ctx) })
+	if cfg.Does("psp") {
+		pspMetrics := telemetry.NewPSP(reg)
+		p := newPSP(pool, cfg, pspMetrics, log)
+		u := &unsettled{db: pool, metrics: pspMetrics}
+		admin.Detail = func() string { return "psp breaker: " + p.Provider.State() }
+		g.Go(func() error { return p.Run(ctx) })
+		g.Go(func() error { return u.run(ctx) })
+	}
 	g.Go(func() error { return admin.Run(ctx) })
 	return g.Wait()
 }

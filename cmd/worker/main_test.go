@@ -323,8 +323,8 @@ func TestWrongStart(t *testing.T) {
 		env  map[string]string
 		want string
 	}{
-		"unknown part":  {map[string]string{"WORKER_PARTS": "expiry,nonsense"}, "WORKER_PARTS must be a list of all, expiry, webhooks, separated by commas, for example WORKER_PARTS=all"},
-		"no brokers":    {map[string]string{"WORKER_PARTS": "all"}, "KAFKA_BROKERS is not set, for example KAFKA_BROKERS=kafka-1:9092,kafka-2:9092"},
+		"unknown part":  {map[string]string{"WORKER_PARTS": "expiry,nonsense"}, "WORKER_PARTS must be a list of all, psp, expiry, webhooks, separated by commas, for example WORKER_PARTS=all"},
+		"no brokers":    {map[string]string{"WORKER_PARTS": "webhooks"}, "KAFKA_BROKERS is not set, for example KAFKA_BROKERS=kafka-1:9092,kafka-2:9092"},
 		"too often":     {map[string]string{"EXPIRY_INTERVAL": "1ms"}, "EXPIRY_INTERVAL must be a duration from 100ms to 1m, for example EXPIRY_INTERVAL=1s"},
 		"another role":  {map[string]string{"DATABASE_URL": db.URLAs("relay")}, "relay may not release authorizations: give DATABASE_URL a login with the role worker"},
 		"no database":   {map[string]string{"DATABASE_URL": ""}, "DATABASE_URL is not set, for example DATABASE_URL=postgres://worker:secret@localhost:5432/oncepay"},

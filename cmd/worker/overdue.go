@@ -22,12 +22,15 @@ const (
 	measureTimeout = 10 * time.Second // a connection may have died unnoticed
 )
 
-func (o *overdue) run(ctx context.Context) error {
-	next := time.NewTicker(measureEvery)
+func (o *overdue) run(ctx context.Context) error { return every(ctx, measureEvery, o.measure) }
+
+// every calls f at once and then every d, until ctx ends.
+func every(ctx context.Context, d time.Duration, f func(context.Context)) error {
+	next := time.NewTicker(d)
 	defer next.Stop()
 
 	for {
-		o.measure(ctx)
+		f(ctx)
 		select {
 		case <-ctx.Done():
 			return nil

@@ -19,6 +19,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -75,8 +76,14 @@ type Consumer struct {
 // Worker configures cmd/worker.
 type Worker struct {
 	DatabaseURL    string        `env:"DATABASE_URL" check:"postgres" example:"postgres://worker:secret@localhost:5432/oncepay" help:"Postgres, as a login with the role worker; the primary, since it writes"`
-	Parts          []string      `env:"WORKER_PARTS" default:"all" oneof:"all expiry webhooks" help:"what this instance does, separated by commas. expiry: release authorizations whose time is over; webhooks: send events to the endpoints of tenants, which needs Kafka"`
+	Parts          []string      `env:"WORKER_PARTS" default:"all" oneof:"all psp expiry webhooks" help:"what this instance does, separated by commas. psp: charge and refund cards at the payment service provider (PSP); expiry: release authorizations whose time is over; webhooks: send events to the endpoints of tenants, which needs Kafka"`
 	ExpiryInterval time.Duration `env:"EXPIRY_INTERVAL" default:"1s" min:"100ms" max:"1m" help:"how often to look for authorizations whose time is over"`
+
+	PSPURL          string        `env:"PSP_URL" check:"url" example:"https://api.psp.example" help:"where the PSP's API is; psp needs it"`
+	PSPAPIKey       string        `env:"PSP_API_KEY" example:"sk_…, as the PSP shows it" help:"our credential at the PSP; psp needs it"`
+	PSPKeyRetention time.Duration `env:"PSP_KEY_RETENTION" default:"24h" min:"1m" max:"720h" help:"how long the PSP remembers an idempotency key: afterwards an operation whose result is unknown is looked up, not sent again"`
+	PSPConcurrency  int           `env:"PSP_CONCURRENCY" default:"64" min:"1" max:"1000" help:"calls of the PSP at a time"`
+	PSPInterval     time.Duration `env:"PSP_INTERVAL" default:"20ms" min:"1ms" max:"1m" help:"how often to look for operations of the PSP when none was due"`
 
 	// Of the part webhooks.
 	Kafka
@@ -95,8 +102,16 @@ func (w Worker) Does(part string) bool {
 	return slices.Contains(w.Parts, part) || slices.Contains(w.Parts, "all")
 }
 
-// needs reports whether a required variable is: Kafka only for webhooks.
-func (w Worker) needs(name string) bool { return name != "KAFKA_BROKERS" || w.Does("webhooks") }
+// needs reports whether a variable without a default must be set.
+func (w Worker) needs(name string) bool {
+	switch {
+	case strings.HasPrefix(name, "PSP_"):
+		return w.Does("psp")
+	case name == "KAFKA_BROKERS":
+		return w.Does("webhooks")
+	}
+	return true
+}
 
 // Prefixes returns the addresses of a variable like WEBHOOKS_ALLOW.
 func Prefixes(texts []string) (all []netip.Prefix) {

@@ -63,12 +63,13 @@ func TestDefaults(t *testing.T) {
 		t.Errorf("consumer (-want +got):\n%s", diff)
 	}
 
-	worker, err := config.LoadWorker(env("DATABASE_URL", url, "KAFKA_BROKERS", "a:9092"))
+	worker, err := config.LoadWorker(env("DATABASE_URL", url, "KAFKA_BROKERS", "a:9092", "PSP_URL", "http://psp", "PSP_API_KEY", "k"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantWorker := config.Worker{
 		DatabaseURL: url, Parts: []string{"all"}, ExpiryInterval: time.Second, Kafka: config.Kafka{Brokers: []string{"a:9092"}, TopicPrefix: "oncepay.", TLS: "off"},
+		PSPURL: "http://psp", PSPAPIKey: "k", PSPKeyRetention: 24 * time.Hour, PSPConcurrency: 64, PSPInterval: 20 * time.Millisecond,
 		WebhooksGroup: "webhooks", InboxRetention: 30 * 24 * time.Hour, WebhooksPerEndpoint: 32, WebhooksConcurrency: 1000, AdminAddr: "127.0.0.1:9093", Log: config.Log{LogLevel: slog.LevelInfo, LogFormat: "json"},
 	}
 	if diff := cmp.Diff(wantWorker, worker); diff != "" {
@@ -241,10 +242,12 @@ func TestOncepayHalvesAreIndependent(t *testing.T) {
 
 func TestWorkerPartsAreAList(t *testing.T) {
 	t.Parallel()
-	const problem = "WORKER_PARTS must be a list of all, expiry, webhooks, separated by commas, for example WORKER_PARTS=all"
+	const problem = "WORKER_PARTS must be a list of all, psp, expiry, webhooks, separated by commas, for example WORKER_PARTS=all"
 	const noBrokers = "KAFKA_BROKERS is not set, for example KAFKA_BROKERS=kafka-1:9092,kafka-2:9092"
+	const noPSP = "PSP_URL is not set, for example PSP_URL=https://api.psp.example\nPSP_API_KEY is not set, for example PSP_API_KEY=sk_…, as the PSP shows it"
 	for parts, want := range map[string]string{
-		"": noBrokers, "all": noBrokers, "expiry": "", "expiry, expiry": "", "expiry,webhooks": noBrokers, "webhooks": noBrokers,
+		"": noPSP + "\n" + noBrokers, "all": noPSP + "\n" + noBrokers, "psp": noPSP, "expiry": "", "expiry, expiry": "",
+		"expiry,webhooks": noBrokers, "webhooks": noBrokers,
 		"expiry,": problem, "expiry nonsense": problem, "All": problem, "expiry,nonsense": problem,
 	} {
 		cfg, err := config.LoadWorker(env("DATABASE_URL", url, "WORKER_PARTS", parts))

@@ -24,6 +24,7 @@ type entry struct {
 // state is what a decision depends on. What the tenant does not have is nil.
 type state struct {
 	payment             *Payment // before the command
+	refund              *Refund  // that is to be settled
 	source, destination *account // of the payment
 }
 
@@ -32,8 +33,10 @@ type state struct {
 type decision struct {
 	payment *Payment // after the command
 	refund  *Refund
-	held    int64   // what it adds to the source's HeldMinor
-	entries []entry // two, which sum to zero, or none
+	asked   *Operation // what the PSP is asked to do
+	holder  *account   // whose HeldMinor it changes, if held is not zero
+	held    int64      // what it adds to that
+	entries []entry    // two, which sum to zero, or none
 	refusal *Refusal
 }
 
@@ -62,6 +65,8 @@ func decide(s state, c Command, id uuid.UUID, at time.Time) decision {
 		return about(p, decideRefund(s, c, id, at))
 	case CancelPayment:
 		return decideRelease(s, cancel, at)
+	case settlePayment:
+		return about(p, decideSettle(s, c, at))
 	default: // expirePayment
 		return decideRelease(s, expire, at)
 	}
@@ -69,6 +74,9 @@ func decide(s state, c Command, id uuid.UUID, at time.Time) decision {
 
 func decideCreate(s state, c CreatePayment, id uuid.UUID, at time.Time) decision {
 	source, destination := s.source, s.destination
+	if source == nil && c.Card != "" {
+		return refuse(Refusal{Code: CardsNotEnabled})
+	}
 	if source == nil {
 		return refuse(Refusal{Code: UnknownAccount, Account: c.SourceAccount})
 	}
@@ -81,15 +89,19 @@ func decideCreate(s state, c CreatePayment, id uuid.UUID, at time.Time) decision
 			return refuse(Refusal{Code: CurrencyMismatch, Account: a.ID})
 		}
 	}
-	if source.Kind == System && !c.MayFund {
+	if c.Card == "" && source.Kind != Customer && !c.MayFund {
 		return refuse(Refusal{Code: FundingForbidden, Account: source.ID})
 	}
 
 	p := &Payment{
 		ID: id, AmountMinor: c.AmountMinor, Currency: c.Currency,
-		SourceAccount: c.SourceAccount, DestinationAccount: c.DestinationAccount,
+		SourceAccount: source.ID, DestinationAccount: c.DestinationAccount,
 		Description: c.Description, Metadata: orEmpty(c.Metadata), ClientReference: c.ClientReference,
 		ProcessedAt: at, Version: 1,
+	}
+
+	if c.Card != "" {
+		return decideCharge(p, c.Card, destination)
 	}
 
 	if lacks(source, c.AmountMinor) {
@@ -106,7 +118,7 @@ func decideCreate(s state, c CreatePayment, id uuid.UUID, at time.Time) decision
 		expires := at.Add(c.Authorization).Truncate(time.Millisecond) // as precise as at
 		p.Status, _ = next("", authorize)
 		p.AuthorizationExpiresAt = &expires
-		return decision{payment: p, held: c.AmountMinor}
+		return decision{payment: p, holder: source, held: c.AmountMinor}
 	}
 
 	p.Status, _ = next("", pay)
@@ -139,7 +151,7 @@ func decideCapture(s state, c CapturePayment, at time.Time) decision {
 		return refuse(refusalOf(s.payment, AmountExceedsAuthorized))
 	}
 
-	d := decision{payment: p, held: -p.AmountMinor}
+	d := decision{payment: p, holder: s.source, held: -p.AmountMinor}
 	return transfer(d, s.source, s.destination, p.CapturedMinor, at)
 }
 
@@ -149,7 +161,7 @@ func decideRelease(s state, a action, at time.Time) decision {
 	if refusal != nil {
 		return refuse(*refusal)
 	}
-	return decision{payment: p, held: -p.AmountMinor}
+	return decision{payment: p, holder: s.source, held: -p.AmountMinor}
 }
 
 // decideRefund moves money back. The payee may have spent it: that is recorded, like a payment that
@@ -160,7 +172,7 @@ func decideRefund(s state, c RefundPayment, id uuid.UUID, at time.Time) decision
 		return refuse(*refusal)
 	}
 
-	amount, left := c.AmountMinor, p.CapturedMinor-p.RefundedMinor
+	amount, left := c.AmountMinor, p.refundable()
 	if amount == 0 {
 		amount = left
 	}
@@ -178,6 +190,10 @@ func decideRefund(s state, c RefundPayment, id uuid.UUID, at time.Time) decision
 		refusal := refusalOf(p, InsufficientFunds)
 		refusal.Account = s.destination.ID
 		return decision{payment: p, refund: r, refusal: &refusal}
+	}
+
+	if p.PaymentMethod != nil {
+		return decideRefundByCard(p, r, s.destination)
 	}
 
 	p.RefundedMinor += amount
@@ -215,7 +231,7 @@ func refusalOf(p *Payment, code Code) Refusal {
 	case Authorized:
 		r.LeftMinor = p.AmountMinor
 	case Completed:
-		r.LeftMinor = p.CapturedMinor - p.RefundedMinor
+		r.LeftMinor = p.refundable()
 	}
 	return r
 }
@@ -229,7 +245,10 @@ func lacks(a *account, amount int64) bool {
 // would overflow, it refuses instead.
 func transfer(d decision, from, to *account, amount int64, at time.Time) decision {
 	debited, ok := add(from.BalanceMinor, -amount)
-	held := from.HeldMinor + d.held
+	held := from.HeldMinor
+	if d.holder == from {
+		held += d.held
+	}
 	if _, fits := add(debited, -held); !ok || !fits { // what is available must fit as well
 		return refuse(Refusal{Code: AmountOutOfRange, Account: from.ID})
 	}

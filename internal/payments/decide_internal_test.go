@@ -35,7 +35,7 @@ func TestDecide(t *testing.T) {
 			destination = nil
 		}
 		id, at := uuid.New(), time.UnixMilli(1_700_000_000_000).UTC()
-		d := decide(state{nil, source, destination}, c, id, at)
+		d := decide(state{payment: nil, source: source, destination: destination}, c, id, at)
 		payment, entries, refusal := d.payment, d.entries, d.refusal
 
 		for i, a := range []*account{source, destination} {
@@ -144,7 +144,7 @@ func TestMissingMetadataIsEmptyObject(t *testing.T) {
 	t.Parallel()
 	source, destination := &account{Account: Account{ID: uuid.New(), Kind: System, Currency: "USD"}}, &account{Account: Account{ID: uuid.New(), Currency: "USD"}}
 	c := CreatePayment{AmountMinor: 5, Currency: "USD", SourceAccount: source.ID, DestinationAccount: destination.ID, MayFund: true, Description: "d", ClientReference: "r"}
-	payment := decide(state{nil, source, destination}, c, uuid.UUID{1}, time.UnixMilli(1).UTC()).payment
+	payment := decide(state{payment: nil, source: source, destination: destination}, c, uuid.UUID{1}, time.UnixMilli(1).UTC()).payment
 	want := &Payment{
 		ID: uuid.UUID{1}, Status: Completed, AmountMinor: 5, CapturedMinor: 5, Currency: "USD", SourceAccount: source.ID, DestinationAccount: destination.ID,
 		Description: "d", ClientReference: "r", Metadata: map[string]string{}, ProcessedAt: time.UnixMilli(1).UTC(), Version: 1,

@@ -20,6 +20,12 @@ const (
 	RefundCompleted = "refund.completed"
 	RefundDeclined  = "refund.declined"
 
+	// Only of payments by card.
+	PaymentProcessing = "payment.processing"
+	PaymentFailed     = "payment.failed"
+	RefundProcessing  = "refund.processing"
+	RefundFailed      = "refund.failed"
+
 	aggregatePayments = "payments"
 	aggregateAccounts = "accounts"
 
@@ -39,10 +45,10 @@ func eventsOf(rs []Request, outcomes []Outcome) []outbox.Event {
 			e.Type, e.AggregateVersion = AccountOpened, 1
 		case o.Payment != nil:
 			e.AggregateType, e.AggregateID = aggregatePayments, o.Payment.ID.String()
-			e.Type, e.AggregateVersion = "payment."+string(o.Payment.Status), o.Payment.Version
+			e.Type, e.AggregateVersion = "payment."+string(o.Payment.Status), o.version
 		case o.Refund != nil:
 			e.AggregateType, e.AggregateID = aggregatePayments, o.Refund.PaymentID.String()
-			e.Type, e.AggregateVersion = "refund."+string(o.Refund.Status), o.Refund.PaymentVersion
+			e.Type, e.AggregateVersion = "refund."+string(o.Refund.Status), o.version
 		default:
 			continue
 		}

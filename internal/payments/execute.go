@@ -17,7 +17,7 @@ import (
 //
 // A command about a payment is dated here, in rs, when its payment is locked.
 //
-// It costs two round trips and at most thirteen statements, whatever the length of rs.
+// It costs two round trips and at most seventeen statements, whatever the length of rs.
 func Execute(ctx context.Context, tx pgx.Tx, rs []Request) ([]Outcome, error) {
 	b, err := load(ctx, tx, rs)
 	if err != nil {
@@ -42,15 +42,19 @@ func Execute(ctx context.Context, tx pgx.Tx, rs []Request) ([]Outcome, error) {
 type books struct {
 	accounts map[uuid.UUID]*account
 	payments map[rowKey]*Payment
-	moving   map[rowKey]bool // the payments whose money may move: both of their accounts are there
-	systems  map[system]bool // the tenants and currencies that have a system account
-	now      time.Time       // after the payments were locked, if there are any
+	refunded map[rowKey]*Refund   // the refunds that are to be settled
+	moving   map[rowKey]bool      // the payments whose money may move: both of their accounts are there
+	systems  map[system]bool      // the tenants and currencies that have a system account
+	clearing map[system]uuid.UUID // their clearing accounts, which are not locked
+	now      time.Time            // after the payments were locked, if there are any
 
 	opened   []*account
 	created  []change
 	changed  map[rowKey]*Payment // as the last command left it
 	commands []change            // the commands that changed a payment
 	refunds  []refunded
+	settled  []refunded
+	asked    []asked
 	entries  []entry
 	touched  map[uuid.UUID]*account
 }
@@ -71,6 +75,12 @@ type refunded struct {
 	*Refund
 }
 
+// asked is an operation that a request led to.
+type asked struct {
+	*Request
+	*Operation
+}
+
 // apply decides r and records the result.
 func (b *books) apply(r *Request) Outcome {
 	if c, ok := r.Command.(CreateAccount); ok {
@@ -79,16 +89,24 @@ func (b *books) apply(r *Request) Outcome {
 
 	d := decide(b.stateOf(r), r.Command, newID(r.At), r.At)
 	b.record(r, d)
-	if d.refund != nil {
-		return Outcome{Refund: d.refund, Refusal: d.refusal}
+	o := Outcome{Refund: d.refund, Refusal: d.refusal}
+	if d.refund == nil {
+		o.Payment = d.payment
 	}
-	return Outcome{Payment: d.payment, Refusal: d.refusal}
+	if d.payment != nil {
+		o.version = d.payment.Version
+	}
+	return o
 }
 
 func (b *books) openAccount(r *Request, c CreateAccount) Outcome {
 	s := system{r.TenantID, c.Currency}
-	if c.Kind == System && b.systems[s] {
+	_, cleared := b.clearing[s]
+	switch {
+	case c.Kind == System && b.systems[s]:
 		return Outcome{Refusal: &Refusal{Code: SystemExists}}
+	case c.Kind == Clearing && cleared:
+		return Outcome{Refusal: &Refusal{Code: ClearingExists}}
 	}
 
 	a := &account{tenantID: r.TenantID, Account: Account{
@@ -96,6 +114,9 @@ func (b *books) openAccount(r *Request, c CreateAccount) Outcome {
 	}}
 	b.opened, b.accounts[a.ID] = append(b.opened, a), a
 	b.systems[s] = b.systems[s] || c.Kind == System
+	if c.Kind == Clearing {
+		b.clearing[s] = a.ID
+	}
 
 	opened := a.Account // a copy: later requests of the batch may change the balance
 	return Outcome{Account: &opened}
@@ -104,7 +125,11 @@ func (b *books) openAccount(r *Request, c CreateAccount) Outcome {
 // stateOf returns what r depends on, as far as it is the tenant's.
 func (b *books) stateOf(r *Request) state {
 	if c, ok := r.Command.(CreatePayment); ok {
-		return state{nil, b.of(r, c.SourceAccount), b.of(r, c.DestinationAccount)}
+		s := state{source: b.of(r, c.SourceAccount), destination: b.of(r, c.DestinationAccount)}
+		if c.Card != "" {
+			s.source = b.clearingAccount(r, c.Currency)
+		}
+		return s
 	}
 
 	target, _ := targetOf(r.Command)
@@ -112,7 +137,21 @@ func (b *books) stateOf(r *Request) state {
 	if p == nil {
 		return state{}
 	}
-	return state{p, b.of(r, p.SourceAccount), b.of(r, p.DestinationAccount)}
+	s := state{payment: p, source: b.of(r, p.SourceAccount), destination: b.of(r, p.DestinationAccount)}
+	if c, ok := r.Command.(settlePayment); ok && c.RefundID != nil {
+		s.refund = b.refunded[rowKey{*c.RefundID, r.TenantID}]
+	}
+	return s
+}
+
+// clearingAccount returns the tenant's account for money that comes by card, or nil. Nothing moves
+// yet, so its balance is not there.
+func (b *books) clearingAccount(r *Request, currency string) *account {
+	id, found := b.clearing[system{r.TenantID, currency}]
+	if !found {
+		return nil
+	}
+	return &account{tenantID: r.TenantID, Account: Account{ID: id, Kind: Clearing, Currency: currency}}
 }
 
 // of returns the account id of the tenant that asks, or nil.
@@ -137,14 +176,21 @@ func (b *books) record(r *Request, d decision) {
 		b.payments[key], b.changed[key] = p, p
 		b.commands = append(b.commands, change{r, p})
 	}
-	if d.refund != nil {
+	switch {
+	case d.refund == nil:
+	case d.refund.SettledAt == nil:
 		b.refunds = append(b.refunds, refunded{r, d.refund})
+	default:
+		b.refunded[rowKey{d.refund.ID, r.TenantID}] = d.refund
+		b.settled = append(b.settled, refunded{r, d.refund})
+	}
+	if d.asked != nil {
+		b.asked = append(b.asked, asked{r, d.asked})
 	}
 
 	if d.held != 0 {
-		source := b.accounts[p.SourceAccount]
-		source.HeldMinor += d.held
-		b.touched[source.ID] = source
+		d.holder.HeldMinor += d.held
+		b.touched[d.holder.ID] = d.holder
 	}
 	for _, e := range d.entries {
 		a := b.accounts[e.accountID]

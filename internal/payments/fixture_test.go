@@ -167,19 +167,36 @@ func (b *bank) wantBalanced(t testing.TB) {
 		"refunded is the sum of the completed refunds": `SELECT count(*) FROM payments p LEFT JOIN
 			(SELECT payment_id, sum(amount_minor) s FROM refunds WHERE status = 'completed' GROUP BY 1) r ON r.payment_id = p.id
 			WHERE p.refunded_minor <> coalesce(r.s, 0) OR p.refunded_minor > p.amount_minor - p.released_minor`,
-		"what is held is the sum of the authorized payments": `SELECT count(*) FROM accounts a LEFT JOIN
-			(SELECT source_account, sum(amount_minor) s FROM payments WHERE status = 'authorized' GROUP BY 1) p ON p.source_account = a.id
+		"what is held is the sum of the authorized payments and the processing refunds": `SELECT count(*) FROM accounts a LEFT JOIN
+			(SELECT source_account, sum(amount_minor) s FROM
+				(SELECT source_account, amount_minor FROM payments WHERE status = 'authorized'
+				 UNION ALL SELECT source_account, amount_minor FROM refunds WHERE status = 'processing') h GROUP BY 1) p ON p.source_account = a.id
 			WHERE a.held_minor <> coalesce(p.s, 0)`,
+		"what is being refunded is the sum of the processing refunds": `SELECT count(*) FROM payments p LEFT JOIN
+			(SELECT payment_id, sum(amount_minor) s FROM refunds WHERE status = 'processing' GROUP BY 1) r ON r.payment_id = p.id
+			WHERE p.refunding_minor <> coalesce(r.s, 0)`,
+		"a payment by card has one charge, which ended as it did": `SELECT count(*) FROM (SELECT * FROM payments WHERE payment_method = 'card') p
+			FULL JOIN (SELECT * FROM psp_operations WHERE kind = 'charge') o ON o.payment_id = p.id
+			WHERE (o.tenant_id = p.tenant_id AND o.amount_minor = p.amount_minor AND o.currency = p.currency AND CASE p.status
+				WHEN 'processing' THEN o.ended_at IS NULL WHEN 'completed' THEN o.state = 'succeeded' ELSE o.state = p.status AND o.code = p.decline_code END) IS NOT TRUE`,
+		"a refund to a card has one operation, which ended as it did": `SELECT count(*) FROM
+			(SELECT r.* FROM refunds r JOIN payments p ON p.id = r.payment_id WHERE p.payment_method = 'card' AND (r.status = 'processing' OR r.settled_at IS NOT NULL)) r
+			FULL JOIN (SELECT * FROM psp_operations WHERE kind = 'refund') o ON o.refund_id = r.id
+			WHERE (o.tenant_id = r.tenant_id AND o.payment_id = r.payment_id AND o.amount_minor = r.amount_minor AND o.currency = r.currency AND CASE r.status
+				WHEN 'processing' THEN o.ended_at IS NULL WHEN 'completed' THEN o.state = 'succeeded' ELSE o.state = r.status AND o.code = r.decline_code END) IS NOT TRUE`,
 		"the events of a payment are numbered 1, 2, 3 in the order of the outbox, up to its version": `SELECT count(*) FROM payments p FULL JOIN
 			(SELECT aggregate_id, count(*) n, bool_and(aggregate_version = i) ordered, (array_agg(event_type ORDER BY id DESC)
 				FILTER (WHERE event_type LIKE 'payment.%'))[1] last FROM
 				(SELECT *, row_number() OVER (PARTITION BY aggregate_id ORDER BY id) i FROM outbox_events WHERE aggregate_type = 'payments') o GROUP BY 1) o
 			ON o.aggregate_id = p.id::text WHERE (o.ordered AND o.n = p.version AND o.last = 'payment.' || p.status) IS NOT TRUE`,
-		"every refund has its one event, in its type": `SELECT count(*) FROM refunds r FULL JOIN (SELECT * FROM outbox_events WHERE event_type LIKE 'refund.%') o
-			ON convert_from(o.payload, 'utf8')::jsonb ->> 'id' = r.id::text
-			WHERE (o.event_type = 'refund.' || r.status AND o.aggregate_id = r.payment_id::text AND o.aggregate_version = r.payment_version) IS NOT TRUE`,
+		"every refund has its one event, and one more if it was settled, in its type": `SELECT count(*) FROM refunds r FULL JOIN
+			(SELECT convert_from(payload, 'utf8')::jsonb ->> 'id' AS refund_id, aggregate_id, count(*) n, min(aggregate_version) first,
+				(array_agg(event_type ORDER BY id DESC))[1] last FROM outbox_events WHERE event_type LIKE 'refund.%' GROUP BY 1, 2) o ON o.refund_id = r.id::text
+			WHERE (o.last = 'refund.' || r.status AND o.aggregate_id = r.payment_id::text AND o.first = r.payment_version
+				AND o.n = CASE WHEN r.settled_at IS NULL THEN 1 ELSE 2 END) IS NOT TRUE`,
 		"every command is in the audit trail": `SELECT count(*) FROM payment_commands c FULL JOIN
-			(SELECT * FROM outbox_events WHERE aggregate_type = 'payments' AND aggregate_version > 1 AND event_type <> 'payment.expired') o
+			(SELECT * FROM outbox_events WHERE aggregate_type = 'payments' AND aggregate_version > 1 AND event_type <> 'payment.expired'
+				AND NOT convert_from(payload, 'utf8')::jsonb ? 'settled_at') o
 			ON o.aggregate_id = c.payment_id::text AND o.aggregate_version = c.version
 			LEFT JOIN idempotency_keys k ON k.key = c.idempotency_key AND k.tenant_id = c.tenant_id AND k.client_id = c.client_id
 				AND k.fingerprint = c.fingerprint AND k.request_id = c.request_id
@@ -189,7 +206,8 @@ func (b *bank) wantBalanced(t testing.TB) {
 		"no event is told twice": `SELECT count(*) - count(DISTINCT event_id) + count(*) - count(DISTINCT (aggregate_id, aggregate_version)) FROM outbox_events`,
 		"an event says what the answer said": `SELECT count(*) FROM outbox_events o WHERE NOT EXISTS (
 			SELECT FROM idempotency_keys k WHERE k.body = o.payload AND k.status = CASE WHEN o.event_type LIKE '%.declined' THEN 402
-				WHEN o.event_type LIKE 'payment.%' AND o.aggregate_version > 1 THEN 200 ELSE 201 END) AND o.event_type <> 'payment.expired'`,
+				WHEN o.event_type LIKE 'payment.%' AND o.aggregate_version > 1 THEN 200 ELSE 201 END) AND o.event_type <> 'payment.expired'
+			AND NOT convert_from(o.payload, 'utf8')::jsonb ? 'settled_at'`,
 		"every answered payment is recorded under its key": `SELECT count(*) FROM payments p FULL JOIN (SELECT * FROM idempotency_keys
 			WHERE convert_from(body, 'utf8')::jsonb ? 'processed_at' AND NOT convert_from(body, 'utf8')::jsonb ? 'payment_version'
 			AND coalesce(convert_from(body, 'utf8')::jsonb ->> 'version', '1') = '1') k ON k.key = p.idempotency_key AND k.tenant_id = p.tenant_id AND k.client_id = p.client_id

@@ -215,7 +215,7 @@ func TestExpiryIsInMilliseconds(t *testing.T) {
 	t.Parallel()
 	a, b := &account{Account: Account{Kind: System, Currency: "USD"}}, &account{Account: Account{Currency: "USD"}}
 	at := time.UnixMilli(5).UTC()
-	p := decide(state{nil, a, b}, CreatePayment{AmountMinor: 1, Currency: "USD", MayFund: true, Authorization: time.Millisecond + 999}, uuid.New(), at).payment
+	p := decide(state{payment: nil, source: a, destination: b}, CreatePayment{AmountMinor: 1, Currency: "USD", MayFund: true, Authorization: time.Millisecond + 999}, uuid.New(), at).payment
 	if want := time.UnixMilli(6).UTC(); !p.AuthorizationExpiresAt.Equal(want) {
 		t.Errorf("expires at %s, want %s", p.AuthorizationExpiresAt, want)
 	}

@@ -56,12 +56,29 @@ CROSS JOIN LATERAL (
     WHERE tenant_id = t.tenant_id AND currency = t.currency AND kind = 'system'
     LIMIT 1) a`
 
+// Uses accounts_one_clearing, as above. The account is not locked: its id and currency never change.
+const findClearingAccounts = `
+SELECT a.tenant_id, a.currency, a.id
+FROM unnest($1::uuid[], $2::text[]) t(tenant_id, currency)
+CROSS JOIN LATERAL (
+    SELECT tenant_id, currency, id FROM accounts
+    WHERE tenant_id = t.tenant_id AND currency = t.currency AND kind = 'clearing'
+    LIMIT 1) a`
+
+// The refunds that are to be settled. Their payments are locked, so nobody else changes them.
+const selectRefundsToSettle = `
+SELECT r.tenant_id, ` + refundColumns + `
+FROM unnest($1::uuid[], $2::uuid[]) t(id, tenant_id)
+JOIN refunds r USING (tenant_id, id)`
+
 // load locks and reads everything that rs can touch, in one round trip.
 func load(ctx context.Context, tx pgx.Tx, rs []Request) (*books, error) {
 	b := &books{
 		accounts: map[uuid.UUID]*account{},
 		payments: map[rowKey]*Payment{},
+		refunded: map[rowKey]*Refund{},
 		systems:  map[system]bool{},
+		clearing: map[system]uuid.UUID{},
 		changed:  map[rowKey]*Payment{},
 		touched:  map[uuid.UUID]*account{},
 		moving:   map[rowKey]bool{},
@@ -74,7 +91,9 @@ func load(ctx context.Context, tx pgx.Tx, rs []Request) (*books, error) {
 
 	var batch pgx.Batch
 	b.queueLocks(&batch, accountsOf(rs), paymentsOf(rs))
+	b.queueRefundsToSettle(&batch, rs)
 	b.queueSystems(&batch, rs)
+	b.queueClearing(&batch, rs)
 	if batch.Len() == 0 {
 		return b, nil
 	}
@@ -95,14 +114,16 @@ func load(ctx context.Context, tx pgx.Tx, rs []Request) (*books, error) {
 // rowKey is an account or a payment and the tenant that asks for it.
 type rowKey struct{ id, tenant uuid.UUID }
 
-// accountsOf returns the accounts that rs pay from or to, each once, in the order of their ids.
+// accountsOf returns the accounts that rs pay from or to, each once, in the order of their ids. A
+// payment by card moves nothing yet: it needs its destination only.
 func accountsOf(rs []Request) []rowKey {
 	var wanted []rowKey
 	for _, r := range rs {
 		if c, ok := r.Command.(CreatePayment); ok {
-			wanted = append(wanted,
-				rowKey{c.SourceAccount, r.TenantID},
-				rowKey{c.DestinationAccount, r.TenantID})
+			wanted = append(wanted, rowKey{c.DestinationAccount, r.TenantID})
+			if c.Card == "" {
+				wanted = append(wanted, rowKey{c.SourceAccount, r.TenantID})
+			}
 		}
 	}
 	return sorted(wanted)
@@ -230,6 +251,65 @@ func (b *books) queueSystems(batch *pgx.Batch, rs []Request) {
 			return nil
 		})
 		return err
+	})
+}
+
+// queueClearing adds findClearingAccounts to the batch if rs pay by card or open clearing accounts;
+// its rows go into b.clearing.
+func (b *books) queueClearing(batch *pgx.Batch, rs []Request) {
+	var tenants [][16]byte
+	var currencies []string
+	for _, r := range rs {
+		switch c := r.Command.(type) {
+		case CreatePayment:
+			if c.Card != "" {
+				tenants, currencies = append(tenants, r.TenantID), append(currencies, c.Currency)
+			}
+		case CreateAccount:
+			if c.Kind == Clearing {
+				tenants, currencies = append(tenants, r.TenantID), append(currencies, c.Currency)
+			}
+		}
+	}
+	if len(tenants) == 0 {
+		return
+	}
+
+	batch.Queue(findClearingAccounts, tenants, currencies).Query(func(rows pgx.Rows) error {
+		var s system
+		var id uuid.UUID
+		_, err := pgx.ForEachRow(rows, []any{&s.tenant, &s.currency, &id}, func() error {
+			b.clearing[s] = id
+			return nil
+		})
+		return err
+	})
+}
+
+// queueRefundsToSettle adds selectRefunds to the batch if rs settle some; its rows go into b.refunded.
+func (b *books) queueRefundsToSettle(batch *pgx.Batch, rs []Request) {
+	var wanted []rowKey
+	for _, r := range rs {
+		if c, ok := r.Command.(settlePayment); ok && c.RefundID != nil {
+			wanted = append(wanted, rowKey{*c.RefundID, r.TenantID})
+		}
+	}
+	if len(wanted) == 0 {
+		return
+	}
+
+	ids, tenants := arraysOf(wanted)
+	batch.Queue(selectRefundsToSettle, ids, tenants).Query(func(rows pgx.Rows) error {
+		for rows.Next() {
+			var tenant uuid.UUID
+			r := &Refund{}
+			if err := rows.Scan(append([]any{&tenant}, r.columns()...)...); err != nil {
+				return err
+			}
+			r.read()
+			b.refunded[rowKey{r.ID, tenant}] = r
+		}
+		return rows.Err()
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/oncepay/oncepay/internal/idempotency"
 )
@@ -30,16 +31,20 @@ type CreateAccount struct {
 }
 
 // CreatePayment moves money between two different accounts of one tenant and one currency, or holds
-// it for a later CapturePayment.
+// it for a later CapturePayment. With a Card, the money comes from outside.
 type CreatePayment struct {
 	AmountMinor        int64 // 1 to MaxAmount, in minor units of the currency
 	Currency           string
-	SourceAccount      uuid.UUID
+	SourceAccount      uuid.UUID // zero with a Card: the tenant's clearing account pays
 	DestinationAccount uuid.UUID
 	Description        string // up to 500 characters
 	Metadata           map[string]string
 	ClientReference    string // up to 255 characters
 	MayFund            bool   // the credential may name a system account as the source
+
+	// Card is what the client's page got from the PSP in place of the card, up to 255 characters. The
+	// PSP is asked later, outside of this transaction. Empty: no card.
+	Card string
 
 	// Authorization is how long the money is held for a capture; zero moves it at once.
 	Authorization time.Duration
@@ -65,6 +70,14 @@ type RefundPayment struct {
 // expirePayment releases the hold of an authorized payment whose time is over.
 type expirePayment struct{ Target }
 
+// settlePayment ends a payment by card, or a refund of one, by what the PSP made of it.
+type settlePayment struct {
+	Target
+	RefundID *uuid.UUID     // the refund; nil: the payment itself
+	State    OperationState // Succeeded, OperationDeclined or OperationFailed
+	Code     Code           // of the last two
+}
+
 // Target is the payment that a later command is about.
 type Target struct {
 	PaymentID uuid.UUID
@@ -79,6 +92,7 @@ func (CapturePayment) command() {}
 func (CancelPayment) command()  {}
 func (RefundPayment) command()  {}
 func (expirePayment) command()  {}
+func (settlePayment) command()  {}
 
 // targetOf returns the payment that c is about, if c needs one that is there.
 func targetOf(c Command) (Target, bool) {
@@ -95,6 +109,15 @@ func releases(c Command) bool {
 		return true
 	}
 	return false
+}
+
+// hasClient reports whether c came from a client, under a key.
+func hasClient(c Command) bool {
+	switch c.(type) {
+	case expirePayment, settlePayment:
+		return false
+	}
+	return true
 }
 
 // How long an authorization may last.
@@ -115,6 +138,7 @@ type Kind string
 const (
 	Customer Kind = "customer" // never below zero
 	System   Kind = "system"   // where money comes from: one per tenant and currency
+	Clearing Kind = "clearing" // what came by card: one per tenant and currency; below zero by what the PSP owes
 )
 
 // Account holds money of one tenant in one currency. The API and the event account.opened carry its
@@ -125,11 +149,12 @@ type Account struct {
 	Kind         Kind      `json:"kind"`
 	Name         string    `json:"name"`
 	BalanceMinor int64     `json:"balance_minor"`
-	HeldMinor    int64     `json:"held_minor"` // the sum of its authorized payments
+	HeldMinor    int64     `json:"held_minor"` // its authorized payments, and refunds that are processing
 	CreatedAt    time.Time `json:"created_at"`
 }
 
-// AvailableMinor is what the account can spend. It is below zero only for a system account.
+// AvailableMinor is what the account can spend. It is below zero only for a system or clearing
+// account.
 func (a Account) AvailableMinor() int64 { return a.BalanceMinor - a.HeldMinor }
 
 // MarshalJSON adds available_minor.
@@ -148,8 +173,9 @@ type Payment struct {
 	Status             Status            `json:"status"`
 	DeclineCode        Code              `json:"decline_code,omitempty"`
 	AmountMinor        int64             `json:"amount_minor"`
-	CapturedMinor      int64             `json:"captured_minor"` // what moved: the amount, or less of a hold
-	RefundedMinor      int64             `json:"refunded_minor"` // what moved back, in all
+	CapturedMinor      int64             `json:"captured_minor"`            // what moved: the amount, or less of a hold
+	RefundedMinor      int64             `json:"refunded_minor"`            // what moved back, in all
+	RefundingMinor     int64             `json:"refunding_minor,omitempty"` // what is to move back, with the PSP
 	Currency           string            `json:"currency"`
 	SourceAccount      uuid.UUID         `json:"source_account"`
 	DestinationAccount uuid.UUID         `json:"destination_account"`
@@ -157,6 +183,10 @@ type Payment struct {
 	Metadata           map[string]string `json:"metadata"`
 	ClientReference    string            `json:"client_reference"`
 	ProcessedAt        time.Time         `json:"processed_at"`
+
+	// Of a payment by card: nil for one between accounts.
+	PaymentMethod *PaymentMethod `json:"payment_method,omitempty"`
+	SettledAt     *time.Time     `json:"settled_at,omitempty"` // when the PSP's result was recorded
 
 	// Of a payment that was authorized first: until when it can be captured, and when it was
 	// captured, canceled or expired.
@@ -166,12 +196,23 @@ type Payment struct {
 	Version int64 `json:"version"` // goes up by one with every event
 }
 
+// PaymentMethod is how a payment is paid, if not from an account.
+type PaymentMethod struct {
+	Type string `json:"type"` // "card"
+}
+
+// ScanText reads the column payment_method.
+func (m *PaymentMethod) ScanText(v pgtype.Text) error {
+	m.Type = v.String
+	return nil
+}
+
 // Refund is money that went back, or that the payee did not have. The API and its event carry its
 // JSON form.
 type Refund struct {
 	ID                 uuid.UUID         `json:"id"`
 	PaymentID          uuid.UUID         `json:"payment_id"`
-	Status             Status            `json:"status"` // Completed or Declined
+	Status             Status            `json:"status"` // Completed or Declined; by card also Processing or Failed
 	DeclineCode        Code              `json:"decline_code,omitempty"`
 	AmountMinor        int64             `json:"amount_minor"`
 	Currency           string            `json:"currency"`
@@ -180,7 +221,8 @@ type Refund struct {
 	Reason             string            `json:"reason"`
 	Metadata           map[string]string `json:"metadata"`
 	ProcessedAt        time.Time         `json:"processed_at"`
-	PaymentVersion     int64             `json:"payment_version"` // of the payment, after the refund
+	SettledAt          *time.Time        `json:"settled_at,omitempty"` // when the PSP's result was recorded
+	PaymentVersion     int64             `json:"payment_version"`      // of the payment, after the refund was asked for
 }
 
 // Entry is one line of an account's ledger. The two entries of a payment, or of a refund, sum to
@@ -199,12 +241,19 @@ type Code string
 
 // The reasons for which a well-formed command is refused.
 const (
-	InsufficientFunds Code = "insufficient-funds"    // the payment or refund is recorded as declined
-	UnknownAccount    Code = "unknown-account"       // does not exist, or is another tenant's
-	CurrencyMismatch  Code = "currency-mismatch"     // an account is kept in another currency
-	FundingForbidden  Code = "funding-forbidden"     // a system account pays only with accounts:fund
-	AmountOutOfRange  Code = "amount-out-of-range"   // a balance would overflow int64
-	SystemExists      Code = "system-account-exists" // the tenant already has one in this currency
+	InsufficientFunds Code = "insufficient-funds"      // the payment or refund is recorded as declined
+	UnknownAccount    Code = "unknown-account"         // does not exist, or is another tenant's
+	CurrencyMismatch  Code = "currency-mismatch"       // an account is kept in another currency
+	FundingForbidden  Code = "funding-forbidden"       // a system account pays only with accounts:fund
+	AmountOutOfRange  Code = "amount-out-of-range"     // a balance would overflow int64
+	SystemExists      Code = "system-account-exists"   // the tenant already has one in this currency
+	ClearingExists    Code = "clearing-account-exists" // the tenant already has one in this currency
+
+	// Only of payments by card.
+	CardsNotEnabled Code = "cards-not-enabled" // the tenant has no clearing account in the currency
+	SameAccount     Code = "same-account"      // the clearing account is the destination
+	CardDeclined    Code = "card-declined"     // the PSP declined; recorded
+	RefusedByPSP    Code = "refused-by-psp"    // the PSP found it invalid and did nothing; recorded
 
 	UnknownPayment          Code = "not-found"                 // does not exist, or is another tenant's
 	VersionMismatch         Code = "version-mismatch"          // the payment has another version than IfVersion
@@ -221,6 +270,8 @@ type Outcome struct {
 	Payment *Payment
 	Refund  *Refund
 	Refusal *Refusal
+
+	version int64 // of the payment afterwards, if there is one
 
 	// JSON is the form of what is set, except of a Refusal. It is made once, for the answer and the
 	// event.

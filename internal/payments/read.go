@@ -33,7 +33,7 @@ func FindAccount(ctx context.Context, tx pgx.Tx, tenant, id uuid.UUID) (Account,
 
 const paymentColumns = `id, status, decline_code, amount_minor, released_minor, refunded_minor, currency,
     source_account, destination_account, description, metadata, client_reference, processed_at,
-    authorization_expires_at, authorization_ended_at, version`
+    authorization_expires_at, authorization_ended_at, version, payment_method, refunding_minor, settled_at`
 
 // columns returns where to scan paymentColumns to. Call read afterwards: the table has what was
 // released in the place of what was captured, which rows from before there were holds lack.
@@ -41,18 +41,35 @@ func (p *Payment) columns() []any {
 	return []any{&p.ID, &p.Status, &p.DeclineCode, &p.AmountMinor, &p.CapturedMinor, &p.RefundedMinor,
 		&p.Currency, &p.SourceAccount, &p.DestinationAccount, &p.Description, &p.Metadata,
 		&p.ClientReference, &p.ProcessedAt,
-		&p.AuthorizationExpiresAt, &p.AuthorizationEndedAt, &p.Version}
+		&p.AuthorizationExpiresAt, &p.AuthorizationEndedAt, &p.Version,
+		&p.PaymentMethod, &p.RefundingMinor, &p.SettledAt}
 }
 
 // read gives scanned columns the form that they had in the first answer.
 func (p *Payment) read() {
 	p.CapturedMinor = p.releasedMinor() // the other way round is the same
 	p.ProcessedAt = p.ProcessedAt.UTC()
-	for _, t := range []*time.Time{p.AuthorizationExpiresAt, p.AuthorizationEndedAt} {
+	if p.PaymentMethod != nil && p.PaymentMethod.Type == byAccount {
+		p.PaymentMethod = nil
+	}
+	for _, t := range []*time.Time{p.AuthorizationExpiresAt, p.AuthorizationEndedAt, p.SettledAt} {
 		if t != nil {
 			*t = t.UTC()
 		}
 	}
+}
+
+// The values of payments.payment_method.
+const (
+	byAccount = "account"
+	byCard    = "card"
+)
+
+func (p *Payment) paidBy() string {
+	if p.PaymentMethod == nil {
+		return byAccount
+	}
+	return p.PaymentMethod.Type
 }
 
 // releasedMinor is what a capture left of the amount.

@@ -9,7 +9,7 @@ import (
 )
 
 const refundColumns = `id, payment_id, payment_version, status, decline_code, amount_minor, currency,
-    source_account, destination_account, reason, metadata, processed_at`
+    source_account, destination_account, reason, metadata, processed_at, settled_at`
 
 // By the primary key (tenant_id, id).
 const selectRefund = `
@@ -58,8 +58,22 @@ func ListRefunds(
 }
 
 func scanRefund(row pgx.CollectableRow) (r Refund, err error) {
-	err = row.Scan(&r.ID, &r.PaymentID, &r.PaymentVersion, &r.Status, &r.DeclineCode, &r.AmountMinor,
-		&r.Currency, &r.SourceAccount, &r.DestinationAccount, &r.Reason, &r.Metadata, &r.ProcessedAt)
-	r.ProcessedAt = r.ProcessedAt.UTC()
+	err = row.Scan(r.columns()...)
+	r.read()
 	return r, err
+}
+
+// columns returns where to scan refundColumns to. Call read afterwards.
+func (r *Refund) columns() []any {
+	return []any{&r.ID, &r.PaymentID, &r.PaymentVersion, &r.Status, &r.DeclineCode, &r.AmountMinor,
+		&r.Currency, &r.SourceAccount, &r.DestinationAccount, &r.Reason, &r.Metadata, &r.ProcessedAt,
+		&r.SettledAt}
+}
+
+// read gives scanned columns the form that they had in the first answer.
+func (r *Refund) read() {
+	r.ProcessedAt = r.ProcessedAt.UTC()
+	if r.SettledAt != nil {
+		*r.SettledAt = r.SettledAt.UTC()
+	}
 }

@@ -9,40 +9,42 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// In the order of accounts_one_system: two batches that open the same system accounts wait for each
+// In the order of accounts_one_system and accounts_one_clearing: two batches that open the same system accounts wait for each
 // other there, and must not deadlock.
 const insertAccounts = `
 INSERT INTO accounts (id, tenant_id, kind, currency, name, created_at)
 SELECT id, tenant_id, kind, currency, name, created_at
 FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::timestamptz[])
   t(id, tenant_id, kind, currency, name, created_at)
-ORDER BY tenant_id, currency`
+ORDER BY tenant_id, currency, kind`
 
 const insertPayments = `
 INSERT INTO payments (id, tenant_id, status, decline_code, version, amount_minor, currency,
     source_account, destination_account, description, metadata, client_reference, processed_at,
-    authorization_expires_at,
+    authorization_expires_at, payment_method,
     client_id, idempotency_key, fingerprint, fingerprint_version, method, route, request_id)
 SELECT id, tenant_id, status, decline_code, 1, amount_minor, currency,
     source_account, destination_account, description, metadata, client_reference, processed_at,
-    authorization_expires_at,
+    authorization_expires_at, payment_method,
     client_id, idempotency_key, fingerprint, fingerprint_version, method, route, request_id
 FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::text[],
     $7::uuid[], $8::uuid[], $9::text[], $10::jsonb[], $11::text[], $12::timestamptz[],
-    $13::timestamptz[],
-    $14::uuid[], $15::text[], $16::bytea[], $17::smallint[], $18::text[], $19::text[], $20::text[])
+    $13::timestamptz[], $14::text[],
+    $15::uuid[], $16::text[], $17::bytea[], $18::smallint[], $19::text[], $20::text[], $21::text[])
   t(id, tenant_id, status, decline_code, amount_minor, currency,
     source_account, destination_account, description, metadata, client_reference, processed_at,
-    authorization_expires_at,
+    authorization_expires_at, payment_method,
     client_id, idempotency_key, fingerprint, fingerprint_version, method, route, request_id)`
 
 // The rows are locked: see lockPayments.
 const updatePayments = `
 UPDATE payments p SET status = t.status, version = t.version, released_minor = t.released_minor,
-    refunded_minor = t.refunded_minor, authorization_ended_at = t.ended_at
+    refunded_minor = t.refunded_minor, authorization_ended_at = t.ended_at,
+    refunding_minor = t.refunding_minor, decline_code = t.decline_code, settled_at = t.settled_at
 FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::bigint[], $5::bigint[], $6::bigint[],
-    $7::timestamptz[])
-  t(id, tenant_id, status, version, released_minor, refunded_minor, ended_at)
+    $7::timestamptz[], $8::bigint[], $9::text[], $10::timestamptz[])
+  t(id, tenant_id, status, version, released_minor, refunded_minor, ended_at,
+    refunding_minor, decline_code, settled_at)
 WHERE p.tenant_id = t.tenant_id AND p.id = t.id`
 
 const insertRefunds = `
@@ -50,6 +52,12 @@ INSERT INTO refunds (id, tenant_id, payment_id, payment_version, status, decline
     currency, source_account, destination_account, reason, metadata, processed_at)
 SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::bigint[], $5::text[], $6::text[],
     $7::bigint[], $8::text[], $9::uuid[], $10::uuid[], $11::text[], $12::jsonb[], $13::timestamptz[])`
+
+const updateRefunds = `
+UPDATE refunds r SET status = t.status, decline_code = t.decline_code, settled_at = t.settled_at
+FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::timestamptz[])
+  t(id, tenant_id, status, decline_code, settled_at)
+WHERE r.tenant_id = t.tenant_id AND r.id = t.id`
 
 const insertCommands = `
 INSERT INTO payment_commands (tenant_id, payment_id, version, client_id, idempotency_key,
@@ -92,6 +100,12 @@ func (b *books) save(ctx context.Context, tx pgx.Tx) error {
 			return err
 		}
 	}
+	if len(b.settled) > 0 {
+		b.queueSettledRefunds(&batch)
+	}
+	if len(b.asked) > 0 {
+		b.queueOperations(&batch)
+	}
 	if len(b.entries) > 0 {
 		b.queueEntries(&batch)
 	}
@@ -133,6 +147,7 @@ func (b *books) queuePayments(batch *pgx.Batch) error {
 	amounts, currencies := make([]int64, n), make([]string, n)
 	descriptions, references, metadata := make([]string, n), make([]string, n), make([][]byte, n)
 	processedAt, expiresAt := make([]time.Time, n), make([]*time.Time, n)
+	paidBy := make([]string, n)
 	keys, fingerprints, versions := make([]string, n), make([][]byte, n), make([]int16, n)
 	methods, routes, requestIDs := make([]string, n), make([]string, n), make([]string, n)
 
@@ -144,6 +159,7 @@ func (b *books) queuePayments(batch *pgx.Batch) error {
 		amounts[i], currencies[i] = p.AmountMinor, p.Currency
 		descriptions[i], references[i] = p.Description, p.ClientReference
 		processedAt[i], expiresAt[i] = p.ProcessedAt, p.AuthorizationExpiresAt
+		paidBy[i] = p.paidBy()
 		keys[i], fingerprints[i], versions[i] = r.Key, r.Fingerprint.Sum[:], r.Fingerprint.Version
 		methods[i], routes[i], requestIDs[i] = r.Method, r.Route, r.RequestID
 
@@ -154,7 +170,7 @@ func (b *books) queuePayments(batch *pgx.Batch) error {
 	}
 
 	batch.Queue(insertPayments, ids, tenants, statuses, declines, amounts, currencies,
-		sources, destinations, descriptions, metadata, references, processedAt, expiresAt,
+		sources, destinations, descriptions, metadata, references, processedAt, expiresAt, paidBy,
 		clients, keys, fingerprints, versions, methods, routes, requestIDs)
 	return nil
 }
@@ -171,15 +187,34 @@ func (b *books) queueChanges(batch *pgx.Batch) {
 	ids, tenants, statuses := make([][16]byte, 0, n), make([][16]byte, 0, n), make([]string, 0, n)
 	versions, endedAt := make([]int64, 0, n), make([]*time.Time, 0, n)
 	released, refunded := make([]int64, 0, n), make([]int64, 0, n)
+	refunding, declines := make([]int64, 0, n), make([]string, 0, n)
+	settledAt := make([]*time.Time, 0, n)
 
 	for key, p := range b.changed {
 		ids, tenants = append(ids, p.ID), append(tenants, key.tenant)
 		statuses, versions = append(statuses, string(p.Status)), append(versions, p.Version)
 		released, refunded = append(released, p.releasedMinor()), append(refunded, p.RefundedMinor)
-		endedAt = append(endedAt, p.AuthorizationEndedAt)
+		endedAt, settledAt = append(endedAt, p.AuthorizationEndedAt), append(settledAt, p.SettledAt)
+		refunding = append(refunding, p.RefundingMinor)
+		declines = append(declines, string(p.DeclineCode))
 	}
 
-	batch.Queue(updatePayments, ids, tenants, statuses, versions, released, refunded, endedAt)
+	batch.Queue(updatePayments, ids, tenants, statuses, versions, released, refunded, endedAt,
+		refunding, declines, settledAt)
+}
+
+func (b *books) queueSettledRefunds(batch *pgx.Batch) {
+	n := len(b.settled)
+	ids, tenants := make([][16]byte, n), make([][16]byte, n)
+	statuses, declines := make([]string, n), make([]string, n)
+	settledAt := make([]*time.Time, n)
+
+	for i, r := range b.settled {
+		ids[i], tenants[i], settledAt[i] = r.ID, r.TenantID, r.SettledAt
+		statuses[i], declines[i] = string(r.Status), string(r.DeclineCode)
+	}
+
+	batch.Queue(updateRefunds, ids, tenants, statuses, declines, settledAt)
 }
 
 func (b *books) queueRefunds(batch *pgx.Batch) error {
@@ -208,8 +243,8 @@ func (b *books) queueRefunds(batch *pgx.Batch) error {
 	return nil
 }
 
-// queueCommands keeps the audit trail of the commands that changed payments. An expiry has no client
-// and no key.
+// queueCommands keeps the audit trail of the commands that changed payments. An expiry and a
+// settlement have no client and no key.
 func (b *books) queueCommands(batch *pgx.Batch) {
 	n := len(b.commands)
 	tenants, payments, versions := make([][16]byte, 0, n), make([][16]byte, 0, n), make([]int64, 0, n)
@@ -219,7 +254,7 @@ func (b *books) queueCommands(batch *pgx.Batch) {
 	processedAt := make([]time.Time, 0, n)
 
 	for _, c := range b.commands {
-		if _, ok := c.Command.(expirePayment); ok {
+		if !hasClient(c.Command) {
 			continue
 		}
 		p, r := c.Payment, c.Request

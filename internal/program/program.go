@@ -25,6 +25,8 @@ type Program struct {
 	// Run is the program. It returns when ctx ends and everything it accepted is finished. Its error is
 	// shown to the operator, one line per problem.
 	Run func(ctx context.Context, getenv func(string) string, stderr io.Writer) error
+	// Flags adds those that Run reads; may be nil.
+	Flags func(root *cobra.Command)
 	// Commands make what else it can do.
 	Commands []func(getenv func(string) string) *cobra.Command
 	// Probe returns the address that serves /readyz.
@@ -42,6 +44,10 @@ func Main(p Program, args []string, getenv func(string) string, stdout, stderr i
 		RunE: func(c *cobra.Command, _ []string) error {
 			return p.Run(c.Context(), getenv, stderr)
 		},
+	}
+
+	if p.Flags != nil {
+		p.Flags(root)
 	}
 
 	// A container without a shell has nothing else to ask with.

@@ -16,6 +16,10 @@ import (
 // Admin is the private listener: /metrics and /debug/pprof/, and the probes of a program that has
 // no other listener. It does not authenticate: anyone who reaches it may profile the process.
 type Admin struct {
+	// Detail, if set before Run, is what /readyz says beside ok: of what is worth knowing and would
+	// not get better by sending nothing here.
+	Detail func() string
+
 	listener net.Listener
 	server   *http.Server
 }
@@ -31,8 +35,12 @@ func ListenAdmin(
 		return nil, fmt.Errorf("open the admin listener (ADMIN_ADDR): %w", err)
 	}
 
-	// A failing collector must not hide the others.
+	// No write timeout: a CPU profile takes 30 s and more.
 	mux := http.NewServeMux()
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	admin := &Admin{listener: listener, server: server}
+
+	// A failing collector must not hide the others.
 	o := promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, o))
 
@@ -52,11 +60,12 @@ func ListenAdmin(
 				return
 			}
 			fmt.Fprintln(w, "ok")
+			if admin.Detail != nil {
+				fmt.Fprintln(w, admin.Detail())
+			}
 		})
 	}
-
-	// No write timeout: a CPU profile takes 30 s and more.
-	return &Admin{listener, &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}}, nil
+	return admin, nil
 }
 
 // Addr returns the bound address: with the real port even if 0 was asked for.

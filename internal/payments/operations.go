@@ -1,0 +1,139 @@
+package payments
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/oncepay/oncepay/internal/idempotency"
+)
+
+// Operation is what the PSP is asked to do. Its row was committed by the transaction that decided it,
+// before anybody could call.
+type Operation struct {
+	ID          uuid.UUID
+	TenantID    uuid.UUID
+	PaymentID   uuid.UUID
+	RefundID    *uuid.UUID // of kind RefundCharge
+	Kind        OperationKind
+	AmountMinor int64
+	Currency    string
+	CardToken   string // of kind Charge
+
+	// As it was claimed.
+	State           OperationState // before the claim: Pending if it was never sent
+	Tries           int            // this one included
+	Token           int64          // fencing token: Record takes Unknown under the last one only
+	Age             time.Duration  // since it was decided: its key is no older
+	CreatedAt       time.Time
+	ChargeReference string // the PSP's id of the charge that a refund is about
+}
+
+// OperationKind is what the PSP does.
+type OperationKind string
+
+// The kinds of operations.
+const (
+	Charge       OperationKind = "charge"
+	RefundCharge OperationKind = "refund"
+)
+
+// OperationState is what is known about an operation.
+type OperationState string
+
+// The states of an operation. The last three are the PSP's result and do not change any more.
+const (
+	Pending           OperationState = "pending" // never sent
+	Unknown           OperationState = "unknown" // perhaps sent, perhaps executed
+	Succeeded         OperationState = "succeeded"
+	OperationDeclined OperationState = "declined"
+	OperationFailed   OperationState = "failed" // definitely not executed
+)
+
+// Ended reports whether s is a result.
+func (s OperationState) Ended() bool {
+	return s == Succeeded || s == OperationDeclined || s == OperationFailed
+}
+
+// Key is the Idempotency-Key of all tries of the operation. It is not the client's: one key of a
+// client may lead to several operations, and the PSP must not meet the keys of two tenants that are
+// the same. The client's is found through the payment's row.
+func (o Operation) Key() string {
+	sum := sha256.Sum256(append([]byte("oncepay/v1"), o.ID[:]...))
+	return base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(sum[:])
+}
+
+const insertOperations = `
+INSERT INTO psp_operations (id, tenant_id, payment_id, refund_id, kind, amount_minor, currency,
+    card_token, created_at)
+SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::text[], $6::bigint[],
+    $7::text[], $8::text[], $9::timestamptz[])`
+
+func (b *books) queueOperations(batch *pgx.Batch) {
+	n := len(b.asked)
+	ids, tenants, payments := make([][16]byte, n), make([][16]byte, n), make([][16]byte, n)
+	refunds, kinds := make([]*[16]byte, n), make([]string, n)
+	amounts, currencies := make([]int64, n), make([]string, n)
+	cards, createdAt := make([]string, n), make([]time.Time, n)
+
+	for i, a := range b.asked {
+		ids[i], tenants[i], payments[i] = a.Operation.ID, a.Request.TenantID, a.PaymentID
+		refunds[i], kinds[i] = (*[16]byte)(a.RefundID), string(a.Kind)
+		amounts[i], currencies[i] = a.AmountMinor, a.Currency
+		cards[i], createdAt[i] = a.CardToken, a.At
+	}
+
+	batch.Queue(insertOperations, ids, tenants, payments, refunds, kinds, amounts, currencies,
+		cards, createdAt)
+}
+
+// The longest due first, by psp_operations_due. A claim makes the state unknown before the call: from
+// its commit on, nobody can tell any more whether the PSP was reached. It ends with its lease, so what
+// a worker leaves behind when it dies is claimed again; its late answer still counts, see Record.
+// now() is stable, for the index; a claim takes one moment, so it is late by nothing that matters.
+const claimOperations = `
+WITH due AS MATERIALIZED (
+    SELECT id, state FROM psp_operations
+    WHERE state IN ('pending', 'unknown') AND next_try_at <= now()
+    ORDER BY next_try_at LIMIT $1
+    FOR NO KEY UPDATE SKIP LOCKED)
+UPDATE psp_operations o SET state = 'unknown', tries = tries + 1, token = token + 1,
+    first_tried_at = coalesce(first_tried_at, now()), next_try_at = now() + $2::interval
+FROM due WHERE o.id = due.id
+RETURNING o.id, o.tenant_id, o.payment_id, o.refund_id, o.kind, o.amount_minor, o.currency,
+    o.card_token, due.state, o.tries, o.token, now() - o.created_at, o.created_at,
+    coalesce((SELECT c.reference FROM psp_operations c
+              WHERE o.kind = 'refund' AND c.payment_id = o.payment_id AND c.kind = 'charge'), '')`
+
+// ClaimOperations returns up to limit operations that are due. For the length of lease nobody else
+// claims them. The claim is committed: call the PSP, then Record what it said. An error means that
+// nothing may be sent; what was claimed nevertheless is due again when the lease is over.
+func (p *Processor) ClaimOperations(
+	ctx context.Context, limit int, lease time.Duration,
+) (claimed []Operation, err error) {
+	attempt := func(ctx context.Context, tx pgx.Tx) ([]idempotency.Answer, error) {
+		rows, err := tx.Query(ctx, claimOperations, limit, lease)
+		if err != nil {
+			return nil, err
+		}
+		claimed, err = pgx.CollectRows(rows, scanOperation)
+		return nil, err
+	}
+
+	// CommitOnce never cancels a COMMIT, which a failover could take back after the call.
+	if _, err := idempotency.CommitOnce(ctx, p.DB, attempt); err != nil {
+		return nil, fmt.Errorf("claim PSP operations: %w", err)
+	}
+	return claimed, nil
+}
+
+func scanOperation(row pgx.CollectableRow) (o Operation, err error) {
+	err = row.Scan(&o.ID, &o.TenantID, &o.PaymentID, &o.RefundID, &o.Kind, &o.AmountMinor, &o.Currency,
+		&o.CardToken, &o.State, &o.Tries, &o.Token, &o.Age, &o.CreatedAt, &o.ChargeReference)
+	return o, err
+}
