@@ -1,9 +1,9 @@
 package migrations_test
 
 import (
-	"slices"
 	"context"
 	"database/sql"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"

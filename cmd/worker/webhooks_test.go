@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/oncepay/oncepay/internal/testenv"
@@ -57,11 +58,14 @@ func TestEventsBecomeWebhooks(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.AllowAutoTopicCreation())
+	client, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.MetadataMinAge(50*time.Millisecond), kgo.UnknownTopicRetries(-1))
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
+	if _, err := kadm.NewClient(client).CreateTopics(t.Context(), 3, 1, nil, prefix+"payments", prefix+"webhook-endpoints"); err != nil {
+		t.Fatal(err)
+	}
 	ids := []uuid.UUID{uuid.New(), uuid.New(), uuid.New()}
 	payment := uuid.NewString()
 	record := func(id uuid.UUID, of, sequence string) *kgo.Record {
