@@ -412,3 +412,18 @@ func TestOldDeliveriesAreDeleted(t *testing.T) {
 		t.Errorf("%d other endpoints", n)
 	}
 }
+
+// TestFailureAtAnOldEndpoint: three days count from the first try of the delivery, not from the day the endpoint was created.
+func TestFailureAtAnOldEndpoint(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	r := receive(t, func(n int, _ received) int { return []int{500, 200}[min(n, 1)] })
+	e := b.endpoint(t, r.URL)
+	b.exec(t, `UPDATE webhook_endpoints SET state_since = now() - interval '30 days'`)
+	b.write(t, b.event(uuid.New(), 1))
+	b.sending(t)
+	b.sent(t)
+	if d := b.deliveries(t, e.ID)[0]; d.State != webhooks.Delivered || d.Tries != 2 {
+		t.Errorf("%+v", d)
+	}
+}
