@@ -30,7 +30,7 @@ continues behind the last one of a list.`,
 		if after != "" {
 			path += "&cursor=" + url.QueryEscape(after)
 		}
-		return shown(cmd, show(cmd, c, path, printDeliveries))
+		return shown(cmd, show(cmd, c, path, 0, printDeliveries))
 	}
 	return list
 }

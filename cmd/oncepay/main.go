@@ -78,9 +78,9 @@ func run(
 	// A refusal may come with an unknown outcome: then it is not the last word.
 	var refused *refusal
 	switch {
-	case errors.Is(err, client.ErrUnknown), errors.Is(err, errNotShown):
+	case errors.Is(err, client.ErrUnknown), errors.Is(err, client.ErrProcessing), errors.Is(err, errNotShown):
 		return exitUnknown
-	case errors.As(err, &refused):
+	case errors.As(err, &refused), errors.Is(err, errNotByCard):
 		return exitRefused
 	}
 	return exitFailed

@@ -76,7 +76,7 @@ func (c caller) listWebhooks() *cobra.Command {
 		Example: "  oncepay webhooks list",
 	}
 	list.RunE = func(cmd *cobra.Command, _ []string) error {
-		return shown(cmd, show(cmd, c, endpointsPath, printEndpoints))
+		return shown(cmd, show(cmd, c, endpointsPath, 0, printEndpoints))
 	}
 	return list
 }
@@ -91,7 +91,7 @@ func (c caller) getWebhook() *cobra.Command {
 	program.Argument(get, &id, parseID)
 
 	get.RunE = func(cmd *cobra.Command, _ []string) error {
-		return shown(cmd, show(cmd, c, endpointPath(id), printEndpoint))
+		return shown(cmd, show(cmd, c, endpointPath(id), 0, printEndpoint))
 	}
 	return get
 }

@@ -27,8 +27,8 @@ func main() {
 
 var worker = program.Program{
 	Name: "worker",
-	About: "worker charges and refunds cards at the PSP, releases the holds of authorizations " +
-		"whose time is over, and sends events to the webhook endpoints of tenants.",
+	About: "worker charges and refunds cards at the PSP, releases the holds of authorizations whose time " +
+		"is over, and sends events to the webhook endpoints of tenants.",
 	Usage: config.Usage("worker"),
 	Example: "  DATABASE_URL=postgres://worker:secret@localhost:5432/oncepay KAFKA_BROKERS=localhost:9092 worker\n" +
 		"  worker dead-letters list",
@@ -40,9 +40,9 @@ var worker = program.Program{
 	},
 }
 
-// connections: of expiry, the claims and two committers of psp, the two that measure, and the probe.
-// webhooks have hookConnections besides.
-const connections = 8
+// connections: of expiry, the claims and two committers of psp, two for the sender of webhooks, one
+// each for its consumer and its upkeep, the two that measure, and the probe.
+const connections = 12
 
 func run(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
 	cfg, err := config.LoadWorker(getenv)
@@ -64,18 +64,17 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 
 	// What the parts need from outside is checked together, so that one start reports all that is wrong.
 	var sending *hooks
-	size := connections
 	ping := func(context.Context) error { return nil }
 	if cfg.Does("webhooks") {
 		if sending, err = newHooks(cfg, reg, log); err != nil {
 			return err
 		}
-		ping, size = sending.kafka.Ping, connections+hookConnections
+		ping = sending.kafka.Ping
 	}
 
 	var pool *pgxpool.Pool
 	err = program.StartAll(ctx, func(ctx context.Context) (err error) {
-		if pool, err = postgres.Open(ctx, cfg.DatabaseURL, "worker", size, log); err != nil {
+		if pool, err = postgres.Open(ctx, cfg.DatabaseURL, "worker", connections, log); err != nil {
 			return err
 		}
 		if err := migrations.Check(ctx, pool); err != nil {

@@ -328,6 +328,8 @@ func TestWrongStart(t *testing.T) {
 		"too often":     {map[string]string{"EXPIRY_INTERVAL": "1ms"}, "EXPIRY_INTERVAL must be a duration from 100ms to 1m, for example EXPIRY_INTERVAL=1s"},
 		"another role":  {map[string]string{"DATABASE_URL": db.URLAs("relay")}, "relay may not release authorizations: give DATABASE_URL a login with the role worker"},
 		"no database":   {map[string]string{"DATABASE_URL": ""}, "DATABASE_URL is not set, for example DATABASE_URL=postgres://worker:secret@localhost:5432/oncepay"},
+		"no PSP":        {map[string]string{"WORKER_PARTS": "psp"}, "PSP_URL is not set, for example PSP_URL=https://api.psp.example\nPSP_API_KEY is not set, for example PSP_API_KEY=sk_…, as the PSP shows it"},
+		"wrong role":    {map[string]string{"WORKER_PARTS": "psp", "PSP_URL": "http://127.0.0.1:1", "PSP_API_KEY": "x", "DATABASE_URL": db.URLAs("relay")}, "relay may not settle payments by card: give DATABASE_URL a login with the role worker"},
 		"reader's role": {map[string]string{"DATABASE_URL": db.URLAs("api_read")}, "api_read may not release authorizations: give DATABASE_URL a login with the role worker"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -23,9 +23,6 @@ import (
 // name every event is sent again.
 const webhooksConsumer = "webhooks"
 
-// hookConnections are those of the consumer, its dead letters, upkeep, and two of the sender.
-const hookConnections = 5
-
 // hooks sends events to the endpoints of tenants: a consumer makes deliveries of them, a sender sends
 // those.
 type hooks struct {

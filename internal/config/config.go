@@ -40,6 +40,8 @@ type API struct {
 	WebhooksAllow    []string      `env:"WEBHOOKS_ALLOW" default:"" check:"prefixes" example:"10.1.0.0/16,127.0.0.0/8" help:"addresses that webhooks may go to although they are not public, by http as well, as prefixes separated by commas"`
 	ShutdownDelay    time.Duration `env:"SHUTDOWN_DELAY" default:"0s" min:"0s" max:"5m" help:"how long /readyz says no before the listener closes; 5s behind a load balancer, so that it notices first"`
 
+	PSPWebhookSecret string `env:"PSP_WEBHOOK_SECRET" default:"" check:"webhook-secret" example:"whsec_…, as the PSP shows it" help:"verifies the PSP's webhooks to /webhooks/psp; unset: there is no such route, and only the worker learns what became of a charge"`
+
 	// 72h, so that a Friday-night failure survives the weekend.
 	IdempotencyRetention time.Duration `env:"IDEMPOTENCY_RETENTION" default:"72h" min:"24h" max:"720h" help:"how long an answer is promised to be kept under its idempotency key; kept is the longest that any instance has promised"`
 	Log
@@ -102,7 +104,7 @@ func (w Worker) Does(part string) bool {
 	return slices.Contains(w.Parts, part) || slices.Contains(w.Parts, "all")
 }
 
-// needs reports whether a variable without a default must be set.
+// needs reports whether a variable without a default must be set: only for the part that uses it.
 func (w Worker) needs(name string) bool {
 	switch {
 	case strings.HasPrefix(name, "PSP_"):

@@ -63,14 +63,14 @@ func TestDefaults(t *testing.T) {
 		t.Errorf("consumer (-want +got):\n%s", diff)
 	}
 
-	worker, err := config.LoadWorker(env("DATABASE_URL", url, "KAFKA_BROKERS", "a:9092", "PSP_URL", "http://psp", "PSP_API_KEY", "k"))
+	worker, err := config.LoadWorker(env("DATABASE_URL", url, "KAFKA_BROKERS", "a:9092", "PSP_URL", "http://127.0.0.1:8090", "PSP_API_KEY", "sk_test"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantWorker := config.Worker{
 		DatabaseURL: url, Parts: []string{"all"}, ExpiryInterval: time.Second, Kafka: config.Kafka{Brokers: []string{"a:9092"}, TopicPrefix: "oncepay.", TLS: "off"},
-		PSPURL: "http://psp", PSPAPIKey: "k", PSPKeyRetention: 24 * time.Hour, PSPConcurrency: 64, PSPInterval: 20 * time.Millisecond,
 		WebhooksGroup: "webhooks", InboxRetention: 30 * 24 * time.Hour, WebhooksPerEndpoint: 32, WebhooksConcurrency: 1000, AdminAddr: "127.0.0.1:9093", Log: config.Log{LogLevel: slog.LevelInfo, LogFormat: "json"},
+		PSPURL: "http://127.0.0.1:8090", PSPAPIKey: "sk_test", PSPKeyRetention: 24 * time.Hour, PSPConcurrency: 64, PSPInterval: 20 * time.Millisecond,
 	}
 	if diff := cmp.Diff(wantWorker, worker); diff != "" {
 		t.Errorf("worker (-want +got):\n%s", diff)
@@ -243,19 +243,43 @@ func TestOncepayHalvesAreIndependent(t *testing.T) {
 func TestWorkerPartsAreAList(t *testing.T) {
 	t.Parallel()
 	const problem = "WORKER_PARTS must be a list of all, psp, expiry, webhooks, separated by commas, for example WORKER_PARTS=all"
-	const noBrokers = "KAFKA_BROKERS is not set, for example KAFKA_BROKERS=kafka-1:9092,kafka-2:9092"
-	const noPSP = "PSP_URL is not set, for example PSP_URL=https://api.psp.example\nPSP_API_KEY is not set, for example PSP_API_KEY=sk_…, as the PSP shows it"
 	for parts, want := range map[string]string{
-		"": noPSP + "\n" + noBrokers, "all": noPSP + "\n" + noBrokers, "psp": noPSP, "expiry": "", "expiry, expiry": "",
-		"expiry,webhooks": noBrokers, "webhooks": noBrokers,
+		"": "", "all": "", "expiry": "", "expiry, expiry": "", "psp,expiry": "", "expiry,webhooks": "",
 		"expiry,": problem, "expiry nonsense": problem, "All": problem, "expiry,nonsense": problem,
 	} {
-		cfg, err := config.LoadWorker(env("DATABASE_URL", url, "WORKER_PARTS", parts))
+		cfg, err := config.LoadWorker(env("DATABASE_URL", url, "KAFKA_BROKERS", "a:9092", "PSP_URL", "http://127.0.0.1:8090", "PSP_API_KEY", "sk_test", "WORKER_PARTS", parts))
 		if got := fmt.Sprint(err); want == "" && err != nil || want != "" && got != want {
 			t.Errorf("%q: %s", parts, got)
 		}
-		if want == "" && (!cfg.Does("expiry") || cfg.Does("webhooks")) {
-			t.Errorf("%q does expiry: %t, webhooks: %t", parts, cfg.Does("expiry"), cfg.Does("webhooks"))
+		if want == "" && (!cfg.Does("expiry") || cfg.Does("nonsense") != (parts == "" || parts == "all")) {
+			t.Errorf("%q does expiry: %t", parts, cfg.Does("expiry"))
+		}
+	}
+}
+
+func TestOnlyThePSPPartNeedsAPSP(t *testing.T) {
+	t.Parallel()
+	const missing = `PSP_URL is not set, for example PSP_URL=https://api.psp.example
+PSP_API_KEY is not set, for example PSP_API_KEY=sk_…, as the PSP shows it`
+	for parts, want := range map[string]string{"": missing, "all": missing, "psp": missing, "psp,expiry": missing, "expiry": "<nil>", "webhooks": "<nil>"} {
+		_, err := config.LoadWorker(env("DATABASE_URL", url, "KAFKA_BROKERS", "a:9092", "WORKER_PARTS", parts))
+		if got := fmt.Sprint(err); got != want {
+			t.Errorf("%q: %s", parts, got)
+		}
+	}
+	_, err := config.LoadWorker(env("DATABASE_URL", url, "PSP_URL", "https://user:hunter2@psp.example", "PSP_API_KEY", "sk_hunter2", "PSP_INTERVAL", "0s", "WORKER_PARTS", "psp"))
+	if err == nil || strings.Contains(err.Error(), "hunter2") || strings.Count(err.Error(), "\n") != 1 {
+		t.Errorf("a secret, or not two lines: %v", err)
+	}
+}
+
+func TestOnlyWebhooksNeedKafka(t *testing.T) {
+	t.Parallel()
+	const missing = "KAFKA_BROKERS is not set, for example KAFKA_BROKERS=kafka-1:9092,kafka-2:9092"
+	for parts, want := range map[string]string{"": missing, "all": missing, "webhooks": missing, "psp,webhooks": missing, "psp,expiry": "<nil>"} {
+		_, err := config.LoadWorker(env("DATABASE_URL", url, "PSP_URL", "http://127.0.0.1:8090", "PSP_API_KEY", "sk_test", "WORKER_PARTS", parts))
+		if got := fmt.Sprint(err); got != want {
+			t.Errorf("%q: %s", parts, got)
 		}
 	}
 }

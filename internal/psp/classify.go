@@ -96,7 +96,8 @@ func classifyFound(op payments.Operation, status int, header http.Header, body [
 	case err != nil:
 		return unreadable(status, err.Error())
 	case len(data) > 1 || more:
-		return unreadable(status, "more than one object has the key")
+		detail := fmt.Sprintf("%d objects have the key: it was executed more than once", len(data))
+		return Answer{Outcome: Conflict, Entry: data[0].entry(), Detail: detail}
 	case len(data) == 0:
 		return Answer{Outcome: Refused, Detail: "nothing was executed under this key"}
 	}

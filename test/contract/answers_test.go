@@ -37,6 +37,8 @@ func TestEveryDocumentedAnswerIsGivenAsDescribed(t *testing.T) {
 		s.postsUnderAKey(t, f, p)
 		s.malformedPosts(t, f, p.path(t), p.body)
 	}
+	s.cardOutcomes(t, f)
+	s.webhooks(t, f)
 	s.webhookOutcomes(t, f)
 	s.malformedConditions(t, f)
 	s.invalidMembers(t, f)
