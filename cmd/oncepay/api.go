@@ -77,17 +77,26 @@ func shown(cmd *cobra.Command, err error) error {
 func (c caller) ask(
 	ctx context.Context, path string, wait time.Duration, v any,
 ) (json.RawMessage, error) {
+	get := (*client.Client).Get
+	if wait > 0 {
+		get = func(api *client.Client, ctx context.Context, path string) (client.Answer, error) {
+			return awaitEnd(ctx, api, path, wait)
+		}
+	}
+	return c.send(ctx, get, path, v)
+}
+
+// send is ask with another method, one that may be repeated like GET.
+func (c caller) send(
+	ctx context.Context, method func(*client.Client, context.Context, string) (client.Answer, error),
+	path string, v any,
+) (json.RawMessage, error) {
 	api, err := c.api()
 	if err != nil {
 		return nil, err
 	}
 
-	var a client.Answer
-	if wait > 0 {
-		a, err = awaitEnd(ctx, api, path, wait)
-	} else {
-		a, err = api.Get(ctx, path)
-	}
+	a, err := method(api, ctx, path)
 	if err != nil {
 		return nil, fmt.Errorf("ask the API: %w", err)
 	}

@@ -111,7 +111,7 @@ func newRoot(getenv func(string) string) *cobra.Command {
 			o.listCredentials(), o.createCredential(), o.revokeCredential()),
 		o.statement(),
 		o.outbox(),
-		c.pay(), c.capture(), c.cancel(), c.refund(), c.get(), c.key(),
+		c.pay(), c.capture(), c.cancel(), c.refund(), c.get(), c.key(), c.webhooks(),
 	)
 	return root
 }

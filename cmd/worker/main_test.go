@@ -56,8 +56,8 @@ func start(t *testing.T, url string, more ...string) *instance {
 	t.Helper()
 	i := &instance{}
 	env := map[string]string{"DATABASE_URL": url, "ADMIN_ADDR": "127.0.0.1:0", "EXPIRY_INTERVAL": "100ms", "WORKER_PARTS": "expiry"}
-	for i := 0; i < len(more); i += 2 {
-		env[more[i]] = more[i+1]
+	for n := 0; n < len(more); n += 2 {
+		env[more[n]] = more[n+1]
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -323,7 +323,8 @@ func TestWrongStart(t *testing.T) {
 		env  map[string]string
 		want string
 	}{
-		"unknown part":  {map[string]string{"WORKER_PARTS": "expiry,nonsense"}, "WORKER_PARTS must be a list of all, psp, expiry, separated by commas, for example WORKER_PARTS=all"},
+		"unknown part":  {map[string]string{"WORKER_PARTS": "expiry,nonsense"}, "WORKER_PARTS must be a list of all, psp, expiry, webhooks, separated by commas, for example WORKER_PARTS=all"},
+		"no brokers":    {map[string]string{"WORKER_PARTS": "webhooks"}, "KAFKA_BROKERS is not set, for example KAFKA_BROKERS=kafka-1:9092,kafka-2:9092"},
 		"too often":     {map[string]string{"EXPIRY_INTERVAL": "1ms"}, "EXPIRY_INTERVAL must be a duration from 100ms to 1m, for example EXPIRY_INTERVAL=1s"},
 		"another role":  {map[string]string{"DATABASE_URL": db.URLAs("relay")}, "relay may not release authorizations: give DATABASE_URL a login with the role worker"},
 		"no database":   {map[string]string{"DATABASE_URL": ""}, "DATABASE_URL is not set, for example DATABASE_URL=postgres://worker:secret@localhost:5432/oncepay"},

@@ -201,6 +201,11 @@ func (c *Client) Get(ctx context.Context, path string) (Answer, error) {
 	return c.do(ctx, http.MethodGet, path, http.Header{}, nil)
 }
 
+// Delete sends one DELETE. The caller may repeat it.
+func (c *Client) Delete(ctx context.Context, path string) (Answer, error) {
+	return c.do(ctx, http.MethodDelete, path, http.Header{}, nil)
+}
+
 func (c *Client) do(
 	ctx context.Context, method, path string, headers http.Header, body []byte,
 ) (Answer, error) {
