@@ -34,7 +34,7 @@ func (s *seeded) openAccounts(ctx context.Context, db *pgxpool.Pool, p plan) err
 	if err != nil {
 		return err
 	}
-	if err := s.process(ctx, db, found.opening(p.currency, names)); err != nil {
+	if err := s.process(ctx, db, found.opening(p, names)); err != nil {
 		return fmt.Errorf("open accounts: %w", err)
 	}
 
@@ -51,7 +51,7 @@ func (s *seeded) openAccounts(ctx context.Context, db *pgxpool.Pool, p plan) err
 		}
 	}
 
-	s.SystemAccount = found.system()
+	s.SystemAccount, s.Clearing = found.of(payments.System), found.of(payments.Clearing)
 	for _, a := range found {
 		if a.Kind == payments.Customer {
 			s.Accounts = append(s.Accounts, a.Account)
@@ -61,9 +61,12 @@ func (s *seeded) openAccounts(ctx context.Context, db *pgxpool.Pool, p plan) err
 }
 
 // opening returns the commands that create what is missing.
-func (found accounts) opening(currency string, names []string) (missing []payments.Command) {
-	if found.system() == nil {
-		missing = append(missing, payments.CreateAccount{Kind: payments.System, Currency: currency})
+func (found accounts) opening(p plan, names []string) (missing []payments.Command) {
+	if found.of(payments.System) == nil {
+		missing = append(missing, payments.CreateAccount{Kind: payments.System, Currency: p.currency})
+	}
+	if p.cards && found.of(payments.Clearing) == nil {
+		missing = append(missing, payments.CreateAccount{Kind: payments.Clearing, Currency: p.currency})
 	}
 
 	exists := map[string]bool{}
@@ -73,7 +76,7 @@ func (found accounts) opening(currency string, names []string) (missing []paymen
 	for _, name := range names {
 		if !exists[name] {
 			missing = append(missing, payments.CreateAccount{
-				Kind: payments.Customer, Currency: currency, Name: name,
+				Kind: payments.Customer, Currency: p.currency, Name: name,
 			})
 		}
 	}
@@ -86,7 +89,7 @@ func (found accounts) funding(amount int64) (missing []payments.Command) {
 		if a.Kind == payments.Customer && a.Entries == 0 {
 			missing = append(missing, payments.CreatePayment{
 				AmountMinor: amount, Currency: a.Currency,
-				SourceAccount: found.system().ID, DestinationAccount: a.ID,
+				SourceAccount: found.of(payments.System).ID, DestinationAccount: a.ID,
 				Description: "opening balance", MayFund: true,
 			})
 		}
@@ -171,7 +174,7 @@ func awaitBusy(
 }
 
 // accounts are those of a tenant in one currency: customers in the order of the names asked for,
-// and the system account.
+// and the system and clearing accounts.
 type accounts []seedAccount
 
 type seedAccount struct {
@@ -179,10 +182,10 @@ type seedAccount struct {
 	Entries int64
 }
 
-// system returns the system account, or nil.
-func (found accounts) system() *payments.Account {
+// of returns the tenant's own account of a kind, or nil.
+func (found accounts) of(kind payments.Kind) *payments.Account {
 	for i := range found {
-		if found[i].Kind == payments.System {
+		if found[i].Kind == kind {
 			return &found[i].Account
 		}
 	}
@@ -194,7 +197,7 @@ const readAccounts = `
 SELECT DISTINCT ON (kind, array_position($3::text[], name))
        id, currency, kind, name, balance_minor, held_minor, created_at, entry_count
 FROM accounts
-WHERE tenant_id = $1 AND currency = $2 AND (kind = 'system' OR name = ANY ($3::text[]))
+WHERE tenant_id = $1 AND currency = $2 AND (kind <> 'customer' OR name = ANY ($3::text[]))
 ORDER BY kind, array_position($3::text[], name), id`
 
 func findAccounts(

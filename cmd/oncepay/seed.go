@@ -24,6 +24,7 @@ type plan struct {
 	scopes     []string
 	currency   string // empty: no accounts
 	accounts   int
+	cards      bool
 	fund       int64
 }
 
@@ -35,6 +36,7 @@ type seeded struct {
 	Token         string             `json:"token,omitempty"` // revealed, on purpose
 	Scopes        []string           `json:"scopes,omitempty"`
 	SystemAccount *payments.Account  `json:"system_account,omitempty"`
+	Clearing      *payments.Account  `json:"clearing_account,omitempty"`
 	Accounts      []payments.Account `json:"accounts"`
 }
 
@@ -42,9 +44,9 @@ func (o operator) seed() *cobra.Command {
 	seed := &cobra.Command{
 		Use:   "seed",
 		Short: "Create a tenant, a client, a credential and funded accounts, what is missing of them",
-		Long: `Creates what is missing of: the tenant, the client, the system account of the currency, and
-customer accounts named "seed 1", "seed 2" and so on, each funded by a payment from the system
-account. A new credential is made each time; its token is shown this once and stored nowhere.
+		Long: `Creates what is missing of: the tenant, the client, the system account of the currency, with
+--cards its clearing account, and customer accounts named "seed 1", "seed 2" and so on, each funded
+by a payment from the system account. A new credential is made each time; its token is shown this once and stored nowhere.
 Amounts are in minor units: 100000 is 1000.00 USD.`,
 		Example: `  oncepay seed --tenant demo --client shop
   oncepay seed --tenant demo --client shop --currency USD --accounts 2 --fund 100000 --json
@@ -62,6 +64,8 @@ Amounts are in minor units: 100000 is 1000.00 USD.`,
 
 	f := seed.Flags()
 	f.IntVar(&p.accounts, "accounts", 0, "customer accounts there should be, up to 10000")
+	f.BoolVar(&p.cards, "cards", false,
+		"open the clearing account, which lets the tenant take payments by card")
 	f.BoolVar(&p.credential, "credential", true, "make a credential")
 
 	seed.RunE = func(c *cobra.Command, _ []string) error {
@@ -85,6 +89,8 @@ func (p plan) check() error {
 		return errors.New("--accounts must be from 0 to 10000")
 	case p.accounts > 0 && p.currency == "":
 		return errors.New("--accounts needs --currency")
+	case p.cards && p.currency == "":
+		return errors.New("--cards needs --currency")
 	case p.fund > 0 && p.accounts == 0:
 		return errors.New("--fund needs --accounts")
 	case len(p.scopes) > 0 && !p.credential:
@@ -158,6 +164,9 @@ func (s *seeded) print(w io.Writer, p plan) {
 
 	if a := s.SystemAccount; a != nil {
 		program.Row(w, "system account", a.ID, money(a.BalanceMinor, a.Currency))
+	}
+	if a := s.Clearing; a != nil {
+		program.Row(w, "clearing account", a.ID, money(a.BalanceMinor, a.Currency))
 	}
 	for _, a := range s.Accounts {
 		program.Row(w, "account", a.ID, money(a.BalanceMinor, a.Currency), a.Name)
