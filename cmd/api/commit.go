@@ -14,6 +14,15 @@ import (
 // group turns requests into transactions.
 type group = groupcommit.Group[payments.Request, idempotency.Answer]
 
+// results turns what webhooks of the PSP say into transactions.
+type results = groupcommit.Group[payments.Result, payments.Recorded]
+
+// newResults returns a group that records with p. One transaction runs at a time: however many webhooks
+// come, they take one connection of the write pool, and payments have the others.
+func newResults(p *payments.Processor) *results {
+	return groupcommit.New(p.Record, groupcommit.Options{Committers: 1, Split: payments.OneIsToBlame})
+}
+
 // newGroup returns a group that commits with p.
 func newGroup(
 	p *payments.Processor, cfg config.API, metrics *telemetry.API, log *slog.Logger,

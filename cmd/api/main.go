@@ -100,6 +100,12 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	committing := newGroup(processor, cfg, metrics, log)
 	telemetry.WatchQueue(reg, committing.Waiting)
 
+	recording := newResults(processor)
+	var psp *httpapi.PSPWebhooks
+	if cfg.PSPWebhookSecret != "" {
+		psp = &httpapi.PSPWebhooks{Secret: cfg.PSPWebhookSecret, Record: recording.Do}
+	}
+
 	var draining atomic.Bool
 	watch := observer{metrics: metrics, log: log}
 	handler := httpapi.New(httpapi.Options{
@@ -112,6 +118,7 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 		RateLimit:        float64(cfg.RateLimit),
 		TenantMax:        cfg.TenantMax,
 		AuthorizationMin: cfg.AuthorizationMin,
+		PSP:              psp,
 		Ready: func(ctx context.Context) error {
 			if draining.Load() {
 				return errors.New("shutting down")
@@ -141,6 +148,7 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 		listener: listener,
 		admin:    admin,
 		commit:   committing.Run,
+		record:   recording.Run,
 		upkeep:   func(ctx context.Context) error { return upkeep(ctx, db.write, log) },
 		drain: func() {
 			// First tell the load balancer, and give it time to notice.

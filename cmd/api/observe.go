@@ -40,6 +40,10 @@ func (o observer) request(ctx context.Context, r httpapi.Observation) {
 		o.metrics.Outcome(r.Outcome)
 	}
 
+	if r.Webhook != "" {
+		o.metrics.Webhook(r.Webhook)
+	}
+
 	span := trace.SpanFromContext(ctx)
 	if r.Route != "" { // otherwise method and path are whatever the client sent
 		span.SetName(r.Method + " " + r.Route)

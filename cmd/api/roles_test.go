@@ -12,7 +12,7 @@ import (
 
 func TestReaderIsBoundByRowLevelSecurity(t *testing.T) {
 	t.Parallel()
-	const all = "accounts, idempotency_keys, ledger_entries, payment_commands, payments, refunds"
+	const all = "accounts, idempotency_keys, ledger_entries, payment_commands, payments, psp_operations, refunds"
 	for name, c := range map[string]struct {
 		role string // empty: the owner
 		more string // as the owner, before
@@ -89,7 +89,7 @@ func TestWriterWithRewriteRightsIsReported(t *testing.T) {
 	db := testenv.Database(t)
 	for role, want := range map[string]string{
 		"api_write": "",
-		"":          "accounts, idempotency_keys, ledger_entries, payment_commands, payments, refunds",
+		"":          "accounts, idempotency_keys, ledger_entries, payment_commands, payments, psp_operations, refunds",
 	} {
 		var log bytes.Buffer
 		if err := checkWriter(t.Context(), db.Pool(t, role), slog.New(slog.NewTextHandler(&log, nil))); err != nil {

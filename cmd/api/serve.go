@@ -23,6 +23,7 @@ type service struct {
 	listener net.Listener
 	admin    *telemetry.Admin
 	commit   func(context.Context) error
+	record   func(context.Context) error
 	upkeep   func(context.Context) error
 	drain    func() // called before the listener closes
 }
@@ -37,6 +38,7 @@ func (s service) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.admin.Run(last) })
 	g.Go(func() error { return s.commit(last) })
+	g.Go(func() error { return s.record(last) })
 	g.Go(func() error { return s.upkeep(last) })
 
 	g.Go(func() error {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"encoding/base64"
 	"fmt"
 	"net"
 	"net/url"
@@ -15,13 +16,14 @@ import (
 // checks has the values of the tag check: each returns what is wrong with a value, or nothing. It
 // must not repeat any part of the value.
 var checks = map[string]func(raw string) (problem string){
-	"":         func(string) string { return "" },
-	"postgres": checkPostgres,
-	"url":      checkURL,
-	"listen":   checkListen,
-	"brokers":  checkBrokers,
-	"relay":    nameOf(30),  // the end of a topic's name
-	"topic":    nameOf(200), // a topic's name has 249 characters at most, the prefix included
+	"":               func(string) string { return "" },
+	"postgres":       checkPostgres,
+	"url":            checkURL,
+	"listen":         checkListen,
+	"brokers":        checkBrokers,
+	"relay":          nameOf(30),  // the end of a topic's name
+	"topic":          nameOf(200), // a topic's name has 249 characters at most, the prefix included
+	"webhook-secret": checkWebhookSecret,
 	"certificates": func(file string) string {
 		if _, err := certificates(file); err != nil {
 			return "must be a readable file of certificates in PEM"
@@ -120,6 +122,17 @@ func checkBrokers(raw string) string {
 			return "must be host:port separated by commas, without a scheme; " +
 				"number " + strconv.Itoa(i+1) + " is not"
 		}
+	}
+	return ""
+}
+
+// checkWebhookSecret checks the rule of Standard Webhooks: whsec_ and 24 to 64 bytes in base64.
+func checkWebhookSecret(raw string) string {
+	const prefix = "whsec_"
+
+	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(raw, prefix))
+	if !strings.HasPrefix(raw, prefix) || err != nil || len(key) < 24 || len(key) > 64 {
+		return "must be whsec_ followed by 24 to 64 bytes in base64"
 	}
 	return ""
 }

@@ -38,6 +38,8 @@ type API struct {
 	AuthorizationMin time.Duration `env:"AUTHORIZATION_MIN" default:"1m" min:"1s" max:"1m" help:"the shortest authorization that a payment with capture: manual may ask for; below 1m for demonstrations and tests only"`
 	ShutdownDelay    time.Duration `env:"SHUTDOWN_DELAY" default:"0s" min:"0s" max:"5m" help:"how long /readyz says no before the listener closes; 5s behind a load balancer, so that it notices first"`
 
+	PSPWebhookSecret string `env:"PSP_WEBHOOK_SECRET" default:"" check:"webhook-secret" example:"whsec_…, as the PSP shows it" help:"verifies the PSP's webhooks to /webhooks/psp; unset: there is no such route, and only the worker learns what became of a charge"`
+
 	// 72h, so that a Friday-night failure survives the weekend.
 	IdempotencyRetention time.Duration `env:"IDEMPOTENCY_RETENTION" default:"72h" min:"24h" max:"720h" help:"how long an answer is promised to be kept under its idempotency key; kept is the longest that any instance has promised"`
 	Log

@@ -90,6 +90,7 @@ type Observation struct {
 	// request failed before the key was looked up.
 	Outcome string
 	Key     string // empty: none, or malformed
+	Webhook string // what became of the PSP's webhook, see PSPWebhooks; empty: it was none
 	Err     error  // the cause of a 5xx, already logged
 }
 

@@ -33,21 +33,25 @@ func decodePayment(body []byte, least time.Duration) (payments.Command, []byte, 
 		return nil, nil, err
 	}
 
+	// In the order in which mistakes are reported.
 	c := payments.CreatePayment{
-		AmountMinor:        f.amount("amount_minor"),
-		Currency:           f.currency("currency"),
-		SourceAccount:      f.account("source_account"),
-		DestinationAccount: f.account("destination_account"),
-		Description:        f.text("description", 500, true),
-		Metadata:           f.metadata("metadata"),
-		ClientReference:    f.text("client_reference", 255, false),
-		Authorization:      f.authorization(least),
+		AmountMinor: f.amount("amount_minor"),
+		Currency:    f.currency("currency"),
 	}
+	c.SourceAccount, c.Card = f.payer()
+	c.DestinationAccount = f.account("destination_account")
+	c.Description = f.text("description", 500, true)
+	c.Metadata = f.metadata("metadata")
+	c.ClientReference = f.text("client_reference", 255, false)
+	c.Authorization = f.authorization(least)
 
 	// What is wrong with several members together. Two that are missing are both uuid.Nil.
 	if c.SourceAccount == c.DestinationAccount && c.SourceAccount != uuid.Nil {
 		f.fail("same-account",
 			"source_account and destination_account must differ.", "destination_account")
+	}
+	if _, byCard := f.get("payment_method"); byCard && c.Authorization > 0 {
+		f.fail("invalid-field", "A payment by card cannot be held: omit capture.", "capture")
 	}
 	if err := f.err(); err != nil {
 		return nil, nil, err
@@ -59,20 +63,26 @@ func decodePayment(body []byte, least time.Duration) (payments.Command, []byte, 
 	if c.Authorization > 0 {
 		capture = captureManual
 	}
+	var method *cardMethod
+	from := &c.SourceAccount
+	if c.Card != "" {
+		from, method = nil, &cardMethod{"card", c.Card}
+	}
 	canonical, err := json.Marshal(struct {
 		AmountMinor        int64             `json:"amount_minor"`
 		Currency           string            `json:"currency"`
-		SourceAccount      uuid.UUID         `json:"source_account"`
+		SourceAccount      *uuid.UUID        `json:"source_account,omitempty"`
 		DestinationAccount uuid.UUID         `json:"destination_account"`
 		Description        string            `json:"description,omitempty"`
 		Metadata           map[string]string `json:"metadata,omitempty"` // sorted by json.Marshal
 		ClientReference    string            `json:"client_reference,omitempty"`
 		Capture            string            `json:"capture,omitempty"`
 		Authorization      int64             `json:"authorization_seconds,omitempty"`
+		PaymentMethod      *cardMethod       `json:"payment_method,omitempty"`
 	}{
-		c.AmountMinor, c.Currency, c.SourceAccount, c.DestinationAccount,
+		c.AmountMinor, c.Currency, from, c.DestinationAccount,
 		c.Description, c.Metadata, c.ClientReference,
-		capture, int64(c.Authorization / time.Second),
+		capture, int64(c.Authorization / time.Second), method,
 	})
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode payment for its fingerprint: %w", err)
@@ -80,8 +90,8 @@ func decodePayment(body []byte, least time.Duration) (payments.Command, []byte, 
 	return c, canonical, nil
 }
 
-// decodeAccount only opens customer accounts: system accounts create money, so the operator opens
-// them.
+// decodeAccount only opens customer accounts: the others are where money comes from, so the operator
+// opens them.
 func decodeAccount(_ payments.Target, body []byte) (payments.Command, []byte, error) {
 	f, err := newFields(body)
 	if err != nil {

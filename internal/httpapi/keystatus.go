@@ -70,7 +70,8 @@ func (s *server) peek(
 	}
 	defer done()
 
-	return asTenant(ctx, s.Read, r.TenantID, func(tx pgx.Tx) (idempotency.Answer, error) {
+	// Peek relies on READ COMMITTED.
+	return asTenant(ctx, s.Read, pgx.ReadCommitted, r.TenantID, func(tx pgx.Tx) (idempotency.Answer, error) {
 		return idempotency.Peek(ctx, tx, r, s.Retention)
 	})
 }

@@ -367,7 +367,7 @@ func TestPaymentsAreListedByStatus(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range []string{"", "Completed", "processing", "completed,declined"} {
+	for _, bad := range []string{"", "Completed", "pending", "completed,declined"} {
 		if p := c.get(t, "/api/v1/payments?status="+bad).is(t, 400, "invalid-query"); p.Errors[0].Parameter != "status" {
 			t.Errorf("%+v", p)
 		}

@@ -16,7 +16,7 @@ const (
 )
 
 // preferredWait reads wait=N from the Prefer header (RFC 7240): how many seconds the client prefers
-// to wait instead of being told that its request is in progress. It is capped at maxWait. As the
+// to wait instead of being told that its request, or its payment by card, is in progress. It is capped at maxWait. As the
 // RFC says, the first wait counts and malformed ones are ignored.
 func preferredWait(h http.Header) (wait time.Duration, asked bool) {
 	for _, line := range h.Values("Prefer") {

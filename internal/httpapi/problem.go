@@ -95,12 +95,20 @@ var kinds = map[string]struct {
 	"funding-forbidden":     {403, "The credential may not fund accounts", retryNewKey},
 	"system-account-exists": {409, "There is already a system account in this currency", retryNever},
 
+	// The same, about money that comes by card.
+	"cards-not-enabled":       {422, "Cards are not enabled in this currency", retryNewKey},
+	"clearing-account-exists": {409, "There is already a clearing account in this currency", retryNever},
+
 	// The same, about a payment that is there. Besides, not-found is stored for one that is not.
 	"version-mismatch":          {412, "The payment has another version", retryNewKey},
 	"invalid-state":             {409, "The status of the payment does not allow this", retryNewKey},
 	"authorization-expired":     {409, "The authorization has expired", retryNever},
 	"amount-exceeds-authorized": {422, "The amount is more than was authorized", retryNever},
 	"amount-exceeds-captured":   {422, "The amount is more than is left to refund", retryNever},
+
+	// About a webhook of the PSP.
+	"webhook-signature-invalid": {401, "The webhook is not signed, or its signature is not valid", retryNever},
+	"webhook-malformed":         {400, "The webhook is not valid", retryNever},
 
 	// Not the client's fault.
 	"outcome-unknown": {503, "The outcome of the request is not known yet", retrySameKey},

@@ -106,7 +106,8 @@ func (q *query) account() *uuid.UUID {
 
 // statuses are those that a payment can have.
 var statuses = []payments.Status{
-	payments.Authorized, payments.Completed, payments.Canceled, payments.Expired, payments.Declined,
+	payments.Authorized, payments.Processing, payments.Completed, payments.Canceled,
+	payments.Expired, payments.Declined, payments.Failed,
 }
 
 // status returns the empty one if the parameter is absent.
@@ -117,7 +118,8 @@ func (q *query) status() payments.Status {
 
 	s := payments.Status(q.values.Get("status"))
 	if !slices.Contains(statuses, s) {
-		q.fail("status", "status must be authorized, completed, canceled, expired or declined.")
+		q.fail("status", "status must be authorized, processing, completed, canceled, expired, "+
+			"declined or failed.")
 	}
 	return s
 }

@@ -2,6 +2,8 @@ package httpapi
 
 import (
 	"context"
+	"math"
+	"net/http"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -10,7 +12,7 @@ import (
 	"github.com/oncepay/oncepay/internal/payments"
 )
 
-// read runs fn for a GET, in one of the tenant's turns. The turn lasts until the answer is written:
+// read runs fn for a GET in one snapshot, in one of the tenant's turns. The turn lasts until the answer is written:
 // a page may have 6 MiB, and a client that does not read its answers must not fill the memory.
 func read[T any](c *call, s *server, fn func(pgx.Tx) (T, error)) (v T, err error) {
 	done, err := s.admission.read(c.Context(), c.tenant())
@@ -19,17 +21,18 @@ func read[T any](c *call, s *server, fn func(pgx.Tx) (T, error)) (v T, err error
 	}
 	c.done = done
 
-	return asTenant(c.Context(), s.Read, c.tenant(), fn)
+	return asTenant(c.Context(), s.Read, pgx.RepeatableRead, c.tenant(), fn)
 }
 
 // asTenant runs fn in a read-only transaction that sees the rows of one tenant. BEGIN sets the
 // tenant in the same round trip and for this transaction only, so the connection returns to the
 // pool unchanged. The text of a UUID consists of hexadecimal digits and hyphens, so it is safe in
-// SQL. idempotency.Peek relies on READ COMMITTED.
+// SQL.
 func asTenant[T any](
-	ctx context.Context, db *pgxpool.Pool, tenant uuid.UUID, fn func(pgx.Tx) (T, error),
+	ctx context.Context, db *pgxpool.Pool, level pgx.TxIsoLevel, tenant uuid.UUID,
+	fn func(pgx.Tx) (T, error),
 ) (v T, err error) {
-	o := pgx.TxOptions{BeginQuery: "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; " +
+	o := pgx.TxOptions{BeginQuery: "BEGIN ISOLATION LEVEL " + string(level) + " READ ONLY; " +
 		"SET LOCAL oncepay.tenant = '" + tenant.String() + "'"}
 	err = pgx.BeginTxFunc(ctx, db, o, func(tx pgx.Tx) (err error) {
 		v, err = fn(tx)
@@ -47,7 +50,7 @@ func (s *server) getAccount(c *call) (response, error) {
 }
 
 func (s *server) getRefund(c *call) (response, error) {
-	refund, err := readOne(c, s, payments.FindRefund)
+	refund, err := readSettled(c, s, payments.FindRefund, payments.Refund.Unsettled)
 	if err != nil {
 		return response{}, err
 	}
@@ -64,11 +67,16 @@ type shownPayment struct {
 }
 
 func (s *server) getPayment(c *call) (response, error) {
-	payment, err := readOne(c, s, findPayment)
+	payment, err := readSettled(c, s, findPayment, shownPayment.Unsettled)
 	if err != nil {
 		return response{}, err
 	}
-	c.header.Set("ETag", etag(payment.Version))
+
+	tag := etag(payment.Version)
+	c.header.Set("ETag", tag)
+	if knows(c.Header, tag) {
+		return response{status: http.StatusNotModified}, nil
+	}
 	return ok(payment), nil
 }
 
@@ -78,9 +86,8 @@ func findPayment(ctx context.Context, tx pgx.Tx, tenant, id uuid.UUID) (p shownP
 		return p, err
 	}
 
-	// Not beyond the version just read: a refund may have been committed since, and the same ETag must
-	// not have two bodies.
-	refunds, err := payments.ListRefunds(ctx, tx, tenant, id, p.Version+1, shownRefunds)
+	// In the snapshot that the payment was read in: the same ETag must not have two bodies.
+	refunds, err := payments.ListRefunds(ctx, tx, tenant, id, math.MaxInt64, shownRefunds)
 	if len(refunds) > 0 {
 		p.Refunds = refunds
 	}

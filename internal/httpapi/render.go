@@ -55,7 +55,7 @@ func refused(o payments.Outcome) *problem {
 	// Not the path of the attempt: these bytes answer every attempt.
 	p.Instance = paymentsPath
 	switch {
-	case r.Code == payments.SystemExists:
+	case r.Code == payments.SystemExists, r.Code == payments.ClearingExists:
 		p.Instance = accountsPath
 	case o.Payment != nil: // declined
 		p.PaymentID, p.Instance = &o.Payment.ID, pathOf(o.Payment.ID)
@@ -92,12 +92,20 @@ func reason(o payments.Outcome) string {
 	case payments.CurrencyMismatch:
 		return about + " is kept in another currency than the payment's. No money moved."
 	case payments.FundingForbidden:
-		return about + " is a system account: " +
+		return about + " is a system or a clearing account: " +
 			"paying from it needs the scope accounts:fund. No money moved."
 	case payments.AmountOutOfRange:
 		return about + " cannot hold the resulting balance. No money moved."
 	case payments.SystemExists:
 		return "The tenant already has a system account in this currency."
+	case payments.ClearingExists:
+		return "The tenant already has a clearing account in this currency."
+	case payments.CardsNotEnabled:
+		return "The tenant has no clearing account in this currency: " +
+			"the operator opens one to enable cards. The card was not charged."
+	case payments.SameAccount:
+		return about + " is the clearing account, from which payments by card are paid. " +
+			"The card was not charged."
 
 	case payments.UnknownPayment:
 		return errNotFound.Detail

@@ -8,6 +8,7 @@ import (
 
 	"github.com/go-chi/chi/v5"
 	"github.com/go-chi/chi/v5/middleware"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/oncepay/oncepay/internal/credentials"
@@ -38,6 +39,8 @@ type Options struct {
 	// payments.MinAuthorization.
 	AuthorizationMin time.Duration
 
+	PSP *PSPWebhooks // nil: there is no such route
+
 	Ready   func(context.Context) error             // an error: send requests elsewhere
 	Headers func(context.Context) map[string]string // sent with events: trace context; may be nil
 	Observe func(context.Context, Observation)      // called after every request; may be nil
@@ -51,6 +54,7 @@ const (
 	paymentsPath = "/api/v1/payments"
 	refundsPath  = "/api/v1/refunds"
 	keysPath     = "/api/v1/idempotency-keys"
+	pspPath      = "/webhooks/psp"
 
 	capturePath        = paymentsPath + "/{id}/capture"
 	cancelPath         = paymentsPath + "/{id}/cancel"
@@ -59,7 +63,8 @@ const (
 
 type server struct {
 	Options
-	admission *admission
+	admission   *admission
+	settlements settlements
 }
 
 // New returns the API.
@@ -75,7 +80,8 @@ func New(o Options) http.Handler {
 	if o.Read != nil { // nil: for the routes alone
 		connections = int(o.Read.Config().MaxConns)
 	}
-	s := &server{o, newAdmission(o.RateLimit, o.TenantMax, connections)}
+	s := &server{Options: o, admission: newAdmission(o.RateLimit, o.TenantMax, connections)}
+	s.settlements = settlements{look: s.settled, of: map[uuid.UUID]*waiters{}}
 
 	// What no route matches is a problem document as well, and observed like every request.
 	r := chi.NewRouter()
@@ -85,6 +91,11 @@ func New(o Options) http.Handler {
 
 	r.Get("/livez", s.serve(live))
 	r.Get("/readyz", s.serve(s.ready))
+
+	// The PSP signs what it sends.
+	if o.PSP != nil {
+		r.Post(pspPath, s.serve(newPSP(*o.PSP, o.Log).receive))
+	}
 
 	// Everything else needs a credential.
 	r.Post(accountsPath, s.private(s.post(accountsPath, decodeAccount)))

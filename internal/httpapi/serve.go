@@ -86,11 +86,13 @@ func (s *server) fail(c *call, err error) response {
 
 // write is the only function that writes to a client.
 func write(w http.ResponseWriter, c *call, answer response) {
-	c.header.Set("Content-Type", answer.contentType)
+	if answer.body != nil { // a 204 or 304 has none
+		c.header.Set("Content-Type", answer.contentType)
+		c.header.Set("Content-Length", strconv.Itoa(len(answer.body))) // makes a truncated answer detectable
+	}
 	if answer.location != "" {
 		c.header.Set("Location", answer.location)
 	}
-	c.header.Set("Content-Length", strconv.Itoa(len(answer.body))) // makes a truncated answer detectable
 	c.observe.Status = answer.status
 
 	w.WriteHeader(answer.status)

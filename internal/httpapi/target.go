@@ -31,6 +31,20 @@ func paramsOf(t payments.Target) []string {
 // etag is the entity tag of a payment. It is strong: the same version gives the same bytes.
 func etag(version int64) string { return `"` + strconv.FormatInt(version, 10) + `"` }
 
+// knows reports whether the client has the version with this tag already (RFC 9110 section 13.1.2).
+// Unlike a bad If-Match, a bad If-None-Match does no harm: its client gets the whole answer.
+func knows(h http.Header, tag string) bool {
+	for _, line := range h.Values("If-None-Match") {
+		for known := range strings.SplitSeq(line, ",") { // our tags have no commas
+			known = strings.Trim(known, " \t")
+			if known == "*" || strings.TrimPrefix(known, "W/") == tag {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // ifMatch reads the If-Match header (RFC 9110 section 13.1.1); zero: any version will do. It takes
 // what our ETag says and nothing else. To evaluate the rest as the RFC would, never matching, makes
 // a client's mistake look like somebody else's change.

@@ -3,7 +3,7 @@
 //
 // It plays another team's service: it knows payments only by their events and owns its table.
 // Money moves with two of them, payment.completed and refund.completed; a hold that is made,
-// canceled or expired moves none. Counting and adding are not idempotent, so the table is right
+// canceled or expired moves none, nor does what the PSP is still at work on. Counting and adding are not idempotent, so the table is right
 // only if every event takes effect once; package inbox ensures that. They do not depend on order:
 // a refund may be counted before its payment.
 //
@@ -52,7 +52,8 @@ func Handle(ctx context.Context, tx pgx.Tx, events []inbox.Event) error {
 		case "refund.completed":
 			t, err = readRefund(e)
 		case "payment.authorized", "payment.canceled", "payment.expired", "payment.declined",
-			"refund.declined", "account.opened":
+			"payment.processing", "payment.failed",
+			"refund.declined", "refund.processing", "refund.failed", "account.opened":
 			continue // no money moved
 		default:
 			return fmt.Errorf("%w: %s", ErrUnknownType, e.Type)

@@ -36,7 +36,8 @@ type payload struct {
 	CapturedMinor        *int64     `json:"captured_minor"`
 	AuthorizationEndedAt *time.Time `json:"authorization_ended_at"`
 
-	PaymentID uuid.UUID `json:"payment_id"` // of a refund
+	SettledAt *time.Time `json:"settled_at"` // of a payment by card, and of a refund of one
+	PaymentID uuid.UUID  `json:"payment_id"` // of a refund
 }
 
 // readPayment returns what a payment moved, or an error if its event is inconsistent or incomplete.
@@ -78,7 +79,11 @@ func readRefund(e inbox.Event) (transfer, error) {
 }
 
 func (p payload) transfer() transfer {
-	return transfer{p.SourceAccount, p.DestinationAccount, p.AmountMinor, p.Currency, p.ProcessedAt}
+	t := transfer{p.SourceAccount, p.DestinationAccount, p.AmountMinor, p.Currency, p.ProcessedAt}
+	if p.SettledAt != nil {
+		t.at = *p.SettledAt // the money moved when the PSP's result was recorded
+	}
+	return t
 }
 
 // maxAmount is far above what one payment may move, and low enough that a thousand of them fit in

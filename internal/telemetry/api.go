@@ -15,6 +15,7 @@ type API struct {
 	requests *prometheus.CounterVec
 	seconds  *prometheus.HistogramVec
 
+	webhooks  *prometheus.CounterVec
 	batchSize prometheus.Histogram
 	batchWait prometheus.Histogram
 	batchTime *prometheus.HistogramVec
@@ -45,6 +46,11 @@ func NewAPI(reg prometheus.Registerer) *API {
 		seconds: histograms("http_request_seconds",
 			"Time from the request's header to the end of the answer, by route.", waiting, "route"),
 
+		webhooks: counters("psp_webhooks_total",
+			"Webhooks of the PSP by outcome: applied, repeated, conflict and unbookable (an operator is "+
+				"needed, see the log), unknown (no operation of ours), ignored (another type), malformed, "+
+				"forged (401), failed (503, the PSP sends it again).", "outcome"),
+
 		batchSize: histogram("commit_batch_requests",
 			"Requests in one transaction. It grows with the load; when it is BATCH_MAX all the time, "+
 				"more requests arrive than can be committed.",
@@ -62,7 +68,12 @@ func NewAPI(reg prometheus.Registerer) *API {
 		m.outcomes.WithLabelValues(outcome)
 	}
 
-	reg.MustRegister(m.outcomes, m.claims, m.requests, m.seconds)
+	webhooks := []string{"applied", "repeated", "conflict", "unbookable", "unknown", "malformed", "forged", "failed"}
+	for _, outcome := range webhooks {
+		m.webhooks.WithLabelValues(outcome)
+	}
+
+	reg.MustRegister(m.webhooks, m.outcomes, m.claims, m.requests, m.seconds)
 	reg.MustRegister(m.batchSize, m.batchWait, m.batchTime)
 	return m
 }
@@ -89,6 +100,9 @@ func (m *API) Committed(requests int, waited, took time.Duration, failed bool) {
 
 // Outcome counts one request with a key.
 func (m *API) Outcome(outcome string) { m.outcomes.WithLabelValues(outcome).Inc() }
+
+// Webhook counts one webhook of the PSP.
+func (m *API) Webhook(outcome string) { m.webhooks.WithLabelValues(outcome).Inc() }
 
 // Claimed records how long the claim of one transaction took.
 func (m *API) Claimed(took time.Duration) { m.claims.Observe(took.Seconds()) }

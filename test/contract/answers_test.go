@@ -37,6 +37,8 @@ func TestEveryDocumentedAnswerIsGivenAsDescribed(t *testing.T) {
 		s.postsUnderAKey(t, f, p)
 		s.malformedPosts(t, f, p.path(t), p.body)
 	}
+	s.cardOutcomes(t, f)
+	s.webhooks(t, f)
 	s.malformedConditions(t, f)
 	s.invalidMembers(t, f)
 	s.reads(t, f)
@@ -63,6 +65,7 @@ func (s *service) posts() []posted {
 	return []posted{
 		{"account", always(accountsPath), `{"currency":"USD","name":"till"}`, 201},
 		{"payment", always(paymentsPath), payment(1, "USD", s.rich, s.poor), 201},
+		{"payment by card", always(paymentsPath), byCard(1, "USD", s.poor), 201},
 		{"capture", held("/capture"), `{"amount_minor":1}`, 200},
 		{"cancel", held("/cancel"), `{}`, 200},
 		{"refund", func(t *testing.T) string { return pathOf(s.paid(t, 2)) + "/refunds" }, `{"amount_minor":1,"metadata":{"a":"b"}}`, 201},

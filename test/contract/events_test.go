@@ -47,6 +47,7 @@ func (s *service) happen(t *testing.T) {
 	s.empty(t, s.poor)
 	s.do(t, payments.RefundPayment{Target: paid})
 	s.do(t, payments.CancelPayment{Target: paid})
+	s.happenByCard(t)
 }
 
 func TestEventsInTheOutboxAreThoseDescribed(t *testing.T) {

@@ -65,7 +65,7 @@ type referee struct {
 
 func newReferee(t testing.TB) *referee {
 	t.Helper()
-	routes := httpapi.New(httpapi.Options{}).(chi.Routes)
+	routes := httpapi.New(httpapi.Options{PSP: &httpapi.PSPWebhooks{Secret: pspSecret}}).(chi.Routes)
 	return &referee{spec: specification(t), routes: routes, table: byCode(problemsInTable(t)), seen: map[answer]bool{}}
 }
 

@@ -30,6 +30,7 @@ type service struct {
 	funding, ordinary string // bearer tokens of the client, with the scope accounts:fund and without
 	stranger          string // of another tenant
 	system, rich      uuid.UUID
+	clearing          uuid.UUID
 	poor, euros       uuid.UUID
 }
 
@@ -45,6 +46,7 @@ func start(t *testing.T) *service {
 		Ready:  func(context.Context) error { return nil },
 		Write:  write, Read: db.Pool(t, "api_read"), Credentials: credentials.NewVerifier(write, time.Now),
 	}
+	s.options.PSP = &httpapi.PSPWebhooks{Secret: pspSecret, Record: s.record}
 	s.Handler = httpapi.New(s.options)
 
 	s.tenant, s.client = s.enrol(t, "one")
@@ -54,6 +56,7 @@ func start(t *testing.T) *service {
 
 	s.system = s.open(t, payments.System, "USD")
 	s.rich, s.poor, s.euros = s.open(t, payments.Customer, "USD"), s.open(t, payments.Customer, "USD"), s.open(t, payments.Customer, "EUR")
+	s.clearing = s.open(t, payments.Clearing, "USD")
 	s.do(t, payments.CreatePayment{AmountMinor: 1_000_000, Currency: "USD", SourceAccount: s.system, DestinationAccount: s.rich, MayFund: true})
 	return s
 }

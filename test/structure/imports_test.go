@@ -44,7 +44,7 @@ var table = map[string]rule{
 	"internal/groupcommit": {nil, []string{}},
 	"internal/httpapi": {
 		[]string{"internal/payments", "internal/idempotency", "internal/groupcommit", "internal/credentials", "internal/strictjson", "api"},
-		[]string{pgx, uuid, "github.com/go-chi/chi/v5"},
+		[]string{pgx, uuid, "github.com/go-chi/chi/v5", "github.com/standard-webhooks/standard-webhooks/libraries"},
 	},
 	"internal/strictjson": {nil, []string{}},
 	"internal/config":     {nil, []string{pgx}},
