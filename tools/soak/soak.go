@@ -112,7 +112,7 @@ func (s *soaking) start(ctx context.Context, g *errgroup.Group) error {
 		{"relay", "relay-1", relay},
 		{"relay", "relay-2", relay},
 		{"consumer", "consumer-1", append([]string{database("consumer")}, kafka...)},
-		{"worker", "worker-1", []string{database("worker")}},
+		{"worker", "worker-1", []string{database("worker"), "WORKER_PARTS=expiry"}},
 		{"api", "api-1", []string{
 			database("api_write"), "DATABASE_READ_URL=" + s.cluster.url("api_read"),
 			"HTTP_ADDR=127.0.0.1:0", "AUTHORIZATION_MIN=1s",
