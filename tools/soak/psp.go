@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/oncepay/oncepay/internal/embedded"
@@ -74,7 +74,7 @@ type storming struct {
 	api, psp  string // where they serve
 	secret    string // of the webhooks
 	instances map[string]*instance
-	owner     *pgx.Conn
+	db        *pgxpool.Pool // as the owner
 
 	load  pspLoad
 	kills map[string]int
@@ -117,10 +117,10 @@ func storm(ctx context.Context, o pspOptions, stdout io.Writer) (err error) {
 	defer s.kafka.Stop()
 	s.Say("Postgres %s (%s); %s", s.postgres.Version(), s.postgres.Origin(), s.kafka.Origin())
 
-	if s.owner, err = rig.Connect(ctx, s.url("postgres")); err != nil {
-		return err
+	if s.db, err = pgxpool.New(ctx, s.url("postgres")); err != nil {
+		return fmt.Errorf("connect to the database: %w", err)
 	}
-	defer s.owner.Close(context.WithoutCancel(ctx))
+	defer s.db.Close()
 
 	// Stop the programs before the servers: deferred calls run in reverse.
 	running, stop := context.WithCancel(ctx)

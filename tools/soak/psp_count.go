@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
 	"github.com/oncepay/oncepay/internal/fakepsp"
 	"github.com/oncepay/oncepay/internal/invariant"
 	"github.com/oncepay/oncepay/internal/payments"
@@ -110,12 +108,6 @@ func (s *storming) totals(ctx context.Context) (t fakepsp.Totals, err error) {
 }
 
 func (s *storming) check(ctx context.Context) (invariant.Report, error) {
-	db, err := pgxpool.New(ctx, s.url("postgres"))
-	if err != nil {
-		return invariant.Report{}, fmt.Errorf("connect to the database: %w", err)
-	}
-	defer db.Close()
-
 	books, err := readBooks(ctx, psp.NewClient("http://"+s.psp, pspKey, 1))
 	if err != nil {
 		return invariant.Report{}, err
@@ -123,7 +115,7 @@ func (s *storming) check(ctx context.Context) (invariant.Report, error) {
 
 	const batch = 2500 // RELAY_BATCH's default; the relay may send it again after the broker was away
 	return invariant.Check(ctx, invariant.Sources{
-		DB: db, Brokers: s.kafka.Brokers(), TopicPrefix: "oncepay.", Consumer: statements.Consumer,
+		DB: s.db, Brokers: s.kafka.Brokers(), TopicPrefix: "oncepay.", Consumer: statements.Consumer,
 		PSP: books, MostRepeated: 2 * batch,
 	})
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/oncepay/oncepay/internal/fakepsp"
 	"github.com/oncepay/oncepay/internal/traffic"
-	"github.com/oncepay/oncepay/tools/rig"
 )
 
 // How often each fault comes. All at once, for as long as the load lasts.
@@ -43,7 +42,7 @@ func (s *storming) blow(ctx context.Context) error {
 	g, all := errgroup.WithContext(raging)
 	g.Go(func() error {
 		defer calm()
-		return s.load.run(ctx, s.payments, s.rate)
+		return s.load.run(ctx, s.payments, s.rate, s.unsettled)
 	})
 	g.Go(func() error { return s.killEvery(all, "worker", killWorkerEvery) })
 	g.Go(func() error { return s.killEvery(all, "fakepsp", killFakePSPEvery) })
@@ -74,18 +73,12 @@ SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity
 WHERE datname = current_database() AND usename <> 'postgres'`
 
 func (s *storming) cutConnections(ctx context.Context) error {
-	conn, err := rig.Connect(ctx, s.url("postgres"))
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-
 	for {
 		if traffic.Pause(ctx, cutEvery); ctx.Err() != nil {
 			return nil
 		}
 		var n int64
-		if err := conn.QueryRow(context.WithoutCancel(ctx), cutAll).Scan(&n); err != nil {
+		if err := s.db.QueryRow(context.WithoutCancel(ctx), cutAll).Scan(&n); err != nil {
 			return fmt.Errorf("cut connections: %w", err)
 		}
 		s.cuts += n
@@ -137,11 +130,20 @@ FROM psp_operations`
 type openOperations struct{ pending, unknown, ended, tries int }
 
 func (s *storming) open(ctx context.Context) (o openOperations, err error) {
-	err = s.owner.QueryRow(ctx, countOpen).Scan(&o.pending, &o.unknown, &o.ended, &o.tries)
+	err = s.db.QueryRow(ctx, countOpen).Scan(&o.pending, &o.unknown, &o.ended, &o.tries)
 	if err != nil {
 		err = fmt.Errorf("count operations: %w", err)
 	}
 	return o, err
+}
+
+// unsettled is how many operations are open, as far as that can be found out.
+func (s *storming) unsettled(ctx context.Context) int {
+	o, err := s.open(ctx)
+	if err != nil {
+		return 0
+	}
+	return o.pending + o.unknown
 }
 
 // watch prints a progress line at intervals.

@@ -60,16 +60,29 @@ func (l *pspLoad) prepare(ctx context.Context, s *storming) error {
 	return nil
 }
 
-// run sends n payments, rate a second, and sees each one through.
-func (l *pspLoad) run(ctx context.Context, n, rate int) error {
+// mostUnsettled is how many payments may be processing before the clients wait: on a machine that is
+// slower than their rate, they would otherwise queue for longer than the whole run.
+const mostUnsettled = 1000
+
+// run sends n payments, rate a second or fewer, and sees each one through.
+func (l *pspLoad) run(ctx context.Context, n, rate int, unsettled func(context.Context) int) error {
 	var wg sync.WaitGroup
+	clients := make(chan struct{}, 100)
 	begun := time.Now()
 	for i := range n {
 		rig.Wait(ctx, begun.Add(time.Duration(i)*time.Second/time.Duration(rate)))
 		if ctx.Err() != nil {
 			break
 		}
-		wg.Go(func() { l.pay(ctx, i%10 == 0) })
+		for i%100 == 0 && unsettled(ctx) > mostUnsettled && ctx.Err() == nil {
+			traffic.Pause(ctx, 200*time.Millisecond)
+		}
+
+		clients <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-clients }()
+			l.pay(ctx, i%10 == 0)
+		})
 		if i%10 == 5 {
 			wg.Go(func() { l.refund(ctx) })
 		}
