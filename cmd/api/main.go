@@ -119,6 +119,7 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 		TenantMax:        cfg.TenantMax,
 		AuthorizationMin: cfg.AuthorizationMin,
 		PSP:              psp,
+		WebhooksAllow:    config.Prefixes(cfg.WebhooksAllow),
 		Ready: func(ctx context.Context) error {
 			if draining.Load() {
 				return errors.New("shutting down")

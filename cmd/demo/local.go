@@ -110,6 +110,9 @@ func (l *local) start(ctx context.Context, name string) error {
 			"HTTP_ADDR=" + l.address, "AUTHORIZATION_MIN=1s", "PSP_WEBHOOK_SECRET=" + pspSecret,
 		}
 	}
+	if name == "worker" {
+		env = append(env, "WORKER_PARTS=expiry")
+	}
 	if admin := l.admin[name]; admin != "" {
 		env = append(env, "ADMIN_ADDR="+admin)
 	}

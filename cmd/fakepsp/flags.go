@@ -48,7 +48,8 @@ func (f *flags) add(c *cobra.Command) {
 	duration(c, &faults.ForgetKeysAfter, "forget-keys-after", "forget keys that are older; 0: never")
 
 	duration(c, &faults.WebhookDelay, "webhook-delay", "send webhooks so much later")
-	share(c, &faults.WebhookDouble, "webhook-double", "of charges and refunds whose webhooks come twice")
+	share(c, &faults.WebhookDouble, "webhook-double",
+		"of charges and refunds whose webhooks come twice")
 	share(c, &faults.WebhookShuffle, "webhook-shuffle",
 		"of charges and refunds whose webhooks come in any order")
 }
@@ -101,7 +102,11 @@ func (f *flags) fromEnv(getenv func(string) string) error {
 		if value == "" || flag.Changed || flag.Name == "help" {
 			return
 		}
-		if err := flag.Value.Set(value); err != nil {
+		err := flag.Value.Set(value)
+		if errors.Is(err, strconv.ErrSyntax) || errors.Is(err, strconv.ErrRange) {
+			err = errors.New("must be a whole number")
+		}
+		if err != nil {
 			wrong = append(wrong, fmt.Errorf("%s=%s: %w", name, value, err))
 		}
 	})

@@ -1,4 +1,4 @@
-// Command fakepsp is a payment service provider that charges nobody, for development, tests and
+// Command fakepsp is a payment service provider that moves no money, for development, tests and
 // demonstrations. It keeps books that survive kill -9, and misbehaves as it is told.
 package main
 
@@ -21,9 +21,9 @@ func main() {
 	os.Exit(program.Main(newProgram(), os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
 }
 
-const about = `fakepsp is a payment service provider that charges nobody. Its books are on disk before it
-answers, and it loses replies, fails, is slow and forgets as it is told: by flags, or while
-it runs by PUT /admin/faults, which needs no key. Do not expose it.`
+const about = `fakepsp is a payment service provider that moves no money. Its books are on disk
+before it answers. It loses replies, fails, is slow and forgets as it is told: by
+flags or, while it runs, by PUT /admin/faults, which needs no key. Do not expose it.`
 
 const variables = `  PSP_API_KEY         required  the API key of its callers
   PSP_WEBHOOK_SECRET  unset     signs webhooks: whsec_ and base64; required with --webhook-url
@@ -78,7 +78,7 @@ func run(ctx context.Context, f *flags, stderr io.Writer) (err error) {
 
 	server := &http.Server{Handler: psp, ReadHeaderTimeout: 5 * time.Second}
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	go func() { served <- server.Serve(listener) }() // ends with the server
 
 	log.InfoContext(ctx, "fakepsp started", "http_addr", listener.Addr().String(), "dir", f.dir)
 	defer log.InfoContext(ctx, "fakepsp stopped")
@@ -96,6 +96,5 @@ func run(ctx context.Context, f *flags, stderr io.Writer) (err error) {
 	if server.Shutdown(grace) != nil {
 		server.Close()
 	}
-	<-served
 	return nil
 }

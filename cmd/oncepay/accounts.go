@@ -51,7 +51,7 @@ func (s *seeded) openAccounts(ctx context.Context, db *pgxpool.Pool, p plan) err
 		}
 	}
 
-	s.SystemAccount, s.Clearing = found.of(payments.System), found.of(payments.Clearing)
+	s.SystemAccount, s.Clearing = found.the(payments.System), found.the(payments.Clearing)
 	for _, a := range found {
 		if a.Kind == payments.Customer {
 			s.Accounts = append(s.Accounts, a.Account)
@@ -62,10 +62,10 @@ func (s *seeded) openAccounts(ctx context.Context, db *pgxpool.Pool, p plan) err
 
 // opening returns the commands that create what is missing.
 func (found accounts) opening(p plan, names []string) (missing []payments.Command) {
-	if found.of(payments.System) == nil {
+	if found.the(payments.System) == nil {
 		missing = append(missing, payments.CreateAccount{Kind: payments.System, Currency: p.currency})
 	}
-	if p.cards && found.of(payments.Clearing) == nil {
+	if p.cards && found.the(payments.Clearing) == nil {
 		missing = append(missing, payments.CreateAccount{Kind: payments.Clearing, Currency: p.currency})
 	}
 
@@ -89,7 +89,7 @@ func (found accounts) funding(amount int64) (missing []payments.Command) {
 		if a.Kind == payments.Customer && a.Entries == 0 {
 			missing = append(missing, payments.CreatePayment{
 				AmountMinor: amount, Currency: a.Currency,
-				SourceAccount: found.of(payments.System).ID, DestinationAccount: a.ID,
+				SourceAccount: found.the(payments.System).ID, DestinationAccount: a.ID,
 				Description: "opening balance", MayFund: true,
 			})
 		}
@@ -182,8 +182,8 @@ type seedAccount struct {
 	Entries int64
 }
 
-// of returns the tenant's own account of a kind, or nil.
-func (found accounts) of(kind payments.Kind) *payments.Account {
+// the returns the only account of this kind, or nil.
+func (found accounts) the(kind payments.Kind) *payments.Account {
 	for i := range found {
 		if found[i].Kind == kind {
 			return &found[i].Account
@@ -197,7 +197,7 @@ const readAccounts = `
 SELECT DISTINCT ON (kind, array_position($3::text[], name))
        id, currency, kind, name, balance_minor, held_minor, created_at, entry_count
 FROM accounts
-WHERE tenant_id = $1 AND currency = $2 AND (kind <> 'customer' OR name = ANY ($3::text[]))
+WHERE tenant_id = $1 AND currency = $2 AND (kind IN ('system', 'clearing') OR name = ANY ($3::text[]))
 ORDER BY kind, array_position($3::text[], name), id`
 
 func findAccounts(

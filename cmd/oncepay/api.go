@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -71,14 +72,31 @@ func shown(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// ask reads what the service has at path into v, and returns it as it came. A refusal is an error.
-func (c caller) ask(ctx context.Context, path string, v any) (json.RawMessage, error) {
+// ask reads what the service has at path into v, and returns it as it came. If it is by card, it waits
+// for its end. A refusal is an error.
+func (c caller) ask(
+	ctx context.Context, path string, wait time.Duration, v any,
+) (json.RawMessage, error) {
+	get := (*client.Client).Get
+	if wait > 0 {
+		get = func(api *client.Client, ctx context.Context, path string) (client.Answer, error) {
+			return awaitEnd(ctx, api, path, wait)
+		}
+	}
+	return c.send(ctx, get, path, v)
+}
+
+// send is ask with another method, one that may be repeated like GET.
+func (c caller) send(
+	ctx context.Context, method func(*client.Client, context.Context, string) (client.Answer, error),
+	path string, v any,
+) (json.RawMessage, error) {
 	api, err := c.api()
 	if err != nil {
 		return nil, err
 	}
 
-	a, err := api.Get(ctx, path)
+	a, err := method(api, ctx, path)
 	if err != nil {
 		return nil, fmt.Errorf("ask the API: %w", err)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -18,26 +19,30 @@ func (c caller) get() *cobra.Command {
 		Use:   "get ID",
 		Short: "Show a payment with its history, an account or a refund",
 		Long: `Shows the payment of that id with its history, or else the account, or else the refund. --json
-shows the service's answer.
+shows the service's answer. With --wait it waits until what goes by card has ended, and shows it as
+it is when the time is over.
 
 Exit codes: 0 here it is; 1 the API could not be asked; 2 refused: no such payment, account or
 refund of yours, or a bad credential.`,
 		Example: "  oncepay get 0198a6de-5c1f-7000-8000-0123456789ab\n" +
-			"  oncepay get 0198a6de-5c1f-7000-8000-0123456789ab --json",
+			"  oncepay get 0198a6de-5c1f-7000-8000-0123456789ab --json\n" +
+			"  oncepay get 0198a6de-5c1f-7000-8000-0123456789ab --wait 10s",
 		GroupID: asClient,
 	}
 
 	var id uuid.UUID
 	program.Argument(get, &id, parseID)
+	var wait time.Duration
+	waitFlag(get, &wait)
 
 	get.RunE = func(cmd *cobra.Command, _ []string) error {
 		// The id does not tell what it is of.
-		err := show(cmd, c, "/api/v1/payments/"+id.String(), printHistory)
+		err := show(cmd, c, "/api/v1/payments/"+id.String(), wait, printHistory)
 		if missing(err) {
-			err = show(cmd, c, "/api/v1/accounts/"+id.String(), printAccount)
+			err = show(cmd, c, "/api/v1/accounts/"+id.String(), 0, printAccount)
 		}
 		if missing(err) {
-			err = show(cmd, c, "/api/v1/refunds/"+id.String(), printRefund)
+			err = show(cmd, c, "/api/v1/refunds/"+id.String(), wait, printRefund)
 		}
 		return shown(cmd, err)
 	}
@@ -45,9 +50,11 @@ refund of yours, or a bad credential.`,
 }
 
 // show asks for the T at path and shows it.
-func show[T any](cmd *cobra.Command, c caller, path string, text func(io.Writer, T)) error {
+func show[T any](
+	cmd *cobra.Command, c caller, path string, wait time.Duration, text func(io.Writer, T),
+) error {
 	var v T
-	body, err := c.ask(cmd.Context(), path, &v)
+	body, err := c.ask(cmd.Context(), path, wait, &v)
 	if err != nil {
 		return err
 	}

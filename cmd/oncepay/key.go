@@ -43,7 +43,7 @@ credential.`,
 
 	status.RunE = func(cmd *cobra.Command, _ []string) error {
 		var k keyStatus
-		body, err := c.ask(cmd.Context(), "/api/v1/idempotency-keys/"+url.PathEscape(key), &k)
+		body, err := c.ask(cmd.Context(), "/api/v1/idempotency-keys/"+url.PathEscape(key), 0, &k)
 		if err != nil {
 			return shown(cmd, err)
 		}

@@ -78,9 +78,9 @@ func run(
 	// A refusal may come with an unknown outcome: then it is not the last word.
 	var refused *refusal
 	switch {
-	case errors.Is(err, client.ErrUnknown), errors.Is(err, errNotShown):
+	case errors.Is(err, client.ErrUnknown), errors.Is(err, client.ErrProcessing), errors.Is(err, errNotShown):
 		return exitUnknown
-	case errors.As(err, &refused), errors.Is(err, errDiffer):
+	case errors.As(err, &refused), errors.Is(err, errNotByCard), errors.Is(err, errDiffer):
 		return exitRefused
 	}
 	return exitFailed
@@ -114,7 +114,7 @@ func newRoot(getenv func(string) string) *cobra.Command {
 		group("psp", "Show and decide on what the payment service provider (PSP) is asked to do",
 			o.listOperations(), o.showOperation(), o.retryOperation(), o.resolveOperation()),
 		group("reconcile", "Compare the books of others with ours", o.reconcilePSP()),
-		c.pay(), c.capture(), c.cancel(), c.refund(), c.get(), c.key(),
+		c.pay(), c.capture(), c.cancel(), c.refund(), c.get(), c.key(), c.webhooks(),
 	)
 	return root
 }

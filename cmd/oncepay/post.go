@@ -57,6 +57,7 @@ type change struct {
 	path      string
 	ifVersion int64 // the version of the payment that it changes, or it is refused; zero: any
 	body      any
+	wait      time.Duration // how long to wait if it goes by card; zero: not at all
 }
 
 // post sends the change under the key until its outcome is known, and shows the answer, a T.
@@ -96,7 +97,14 @@ func post[T any](
 		return err
 	}
 
-	// It is done. From here on no error may look like a refusal.
+	replayed := a.Replayed()
+	if ch.wait > 0 {
+		if a, err = await(cmd.Context(), api, a, ch.wait); err != nil {
+			return fmt.Errorf("%w; the key is %s", err, k.key)
+		}
+	}
+
+	// It is done. From here on no error may look like a refusal, unless the card was refused.
 	var v T
 	if err := json.Unmarshal(a.Body, &v); err != nil {
 		return fmt.Errorf("%w: read answer: %w; the key is %s", client.ErrUnknown, err, k.key)
@@ -105,12 +113,15 @@ func post[T any](
 	err = program.Show(cmd, json.RawMessage(a.Body), func(w io.Writer) {
 		text(w, v)
 		program.Row(w, "key", k.key)
-		if a.Replayed() {
+		if replayed {
 			program.Row(w, "", "(the answer to an earlier attempt: it was done once)")
 		}
 	})
 	if err != nil {
 		return fmt.Errorf("%w (%w); the key is %s", errNotShown, err, k.key)
+	}
+	if ch.wait > 0 {
+		return endOf(a.Body).err()
 	}
 	return nil
 }

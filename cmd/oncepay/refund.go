@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -20,7 +21,8 @@ func (c caller) refund() *cobra.Command {
 		Use:   "refund PAYMENT",
 		Short: "Refund a completed payment: move its money back, or a part of it",
 		Long: `Refunds a completed payment: money moves back to the account that paid. There may be many refunds,
-in all no more than was captured. ` + aboutKeys,
+in all no more than was captured. What came by card goes back to it: such a refund is processing
+until the payment service provider has said what became of it; --wait waits for that. ` + aboutKeys + aboutWait,
 		Example: `  oncepay refund 0198a6de-5c1f-7000-8000-0123456789ab
   oncepay refund 0198a6de-5c1f-7000-8000-0123456789ab --amount 500 --reason "one book came damaged" \
     --key order-1001-refund-1`,
@@ -37,9 +39,13 @@ in all no more than was captured. ` + aboutKeys,
 
 	var k keyed
 	k.flags(refund)
+	var wait time.Duration
+	waitFlag(refund, &wait)
 
 	refund.RunE = func(cmd *cobra.Command, _ []string) error {
-		return post(cmd, c, k, t.change("refunds", o), printRefund)
+		ch := t.change("refunds", o)
+		ch.wait = wait
+		return post(cmd, c, k, ch, printRefund)
 	}
 	return refund
 }
@@ -57,4 +63,7 @@ func printRefund(w io.Writer, r payments.Refund) {
 	}
 
 	program.Row(w, "processed", r.ProcessedAt)
+	if r.SettledAt != nil {
+		program.Row(w, "settled", r.SettledAt)
+	}
 }

@@ -24,8 +24,8 @@ type plan struct {
 	scopes     []string
 	currency   string // empty: no accounts
 	accounts   int
-	cards      bool
 	fund       int64
+	cards      bool // a clearing account
 }
 
 // seeded is the result, and the form of --json.
@@ -44,13 +44,15 @@ func (o operator) seed() *cobra.Command {
 	seed := &cobra.Command{
 		Use:   "seed",
 		Short: "Create a tenant, a client, a credential and funded accounts, what is missing of them",
-		Long: `Creates what is missing of: the tenant, the client, the system account of the currency, with
---cards its clearing account, and customer accounts named "seed 1", "seed 2" and so on, each funded
-by a payment from the system account. A new credential is made each time; its token is shown this once and stored nowhere.
+		Long: `Creates what is missing of: the tenant, the client, the system account of the currency, and
+customer accounts named "seed 1", "seed 2" and so on, each funded by a payment from the system
+account. With --cards also the clearing account of the currency: from then on the tenant takes
+payments by card in it, so a payment service provider has to be configured for the worker. A new credential is made each time; its token is shown this once and stored nowhere.
 Amounts are in minor units: 100000 is 1000.00 USD.`,
 		Example: `  oncepay seed --tenant demo --client shop
   oncepay seed --tenant demo --client shop --currency USD --accounts 2 --fund 100000 --json
-  oncepay seed --tenant demo --client shop --currency EUR --accounts 10 --credential=false`,
+  oncepay seed --tenant demo --client shop --currency EUR --accounts 10 --credential=false
+  oncepay seed --tenant demo --client shop --currency USD --cards --credential=false`,
 		GroupID: asOperator,
 	}
 
@@ -64,8 +66,7 @@ Amounts are in minor units: 100000 is 1000.00 USD.`,
 
 	f := seed.Flags()
 	f.IntVar(&p.accounts, "accounts", 0, "customer accounts there should be, up to 10000")
-	f.BoolVar(&p.cards, "cards", false,
-		"open the clearing account, which lets the tenant take payments by card")
+	f.BoolVar(&p.cards, "cards", false, "open the clearing account, which enables payments by card")
 	f.BoolVar(&p.credential, "credential", true, "make a credential")
 
 	seed.RunE = func(c *cobra.Command, _ []string) error {

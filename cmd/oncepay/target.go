@@ -32,5 +32,6 @@ func parseVersion(s string) (int64, error) {
 
 // change is a request about the payment: below is the last part of its path.
 func (t target) change(below string, body any) change {
-	return change{"/api/v1/payments/" + t.id.String() + "/" + below, t.ifVersion, body}
+	path := "/api/v1/payments/" + t.id.String() + "/" + below
+	return change{path: path, ifVersion: t.ifVersion, body: body}
 }

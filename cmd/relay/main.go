@@ -42,7 +42,7 @@ var command = program.Program{
 }
 
 // topics are the aggregate types of this service's events.
-var topics = []string{"payments", "accounts"}
+var topics = []string{"payments", "accounts", "webhook-endpoints"}
 
 // batchesOfATransaction spreads the cost of a Kafka transaction, which is that of sending some two
 // thousand events.

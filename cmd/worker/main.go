@@ -1,6 +1,6 @@
 // Command worker does what no request waits for: it charges and refunds cards at the payment service
-// provider (PSP), and releases the holds of authorizations whose time is over. Run as many as you
-// like: they share the work.
+// provider (PSP), releases the holds of authorizations whose time is over, and sends events to the
+// webhook endpoints of tenants. Run as many as you like: they share the work.
 package main
 
 import (
@@ -10,6 +10,7 @@ import (
 	"os"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/oncepay/oncepay/internal/config"
@@ -26,19 +27,22 @@ func main() {
 
 var worker = program.Program{
 	Name: "worker",
-	About: "worker charges and refunds cards at the PSP, and releases the holds of authorizations " +
-		"whose time is over.",
-	Usage:   config.Usage("worker"),
-	Example: "  DATABASE_URL=postgres://worker:secret@localhost:5432/oncepay worker",
-	Run:     run,
+	About: "worker charges and refunds cards at the PSP, releases the holds of authorizations whose time " +
+		"is over, and sends events to the webhook endpoints of tenants.",
+	Usage: config.Usage("worker"),
+	Example: "  DATABASE_URL=postgres://worker:secret@localhost:5432/oncepay KAFKA_BROKERS=localhost:9092 worker\n" +
+		"  worker dead-letters list",
+	Run:      run,
+	Commands: []func(func(string) string) *cobra.Command{deadLetters.Command},
 	Probe: func(getenv func(string) string) (string, error) {
 		cfg, err := config.LoadWorker(getenv)
 		return cfg.AdminAddr, err
 	},
 }
 
-// connections: of expiry, the claims and two committers of psp, the two that measure, and the probe.
-const connections = 8
+// connections: of expiry, the claims and two committers of psp, two for the sender of webhooks, one
+// each for its consumer and its upkeep, the two that measure, and the probe.
+const connections = 12
 
 func run(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
 	cfg, err := config.LoadWorker(getenv)
@@ -58,6 +62,16 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	defer stopTelemetry()
 	metrics := telemetry.NewWorker(reg)
 
+	// What the parts need from outside is checked together, so that one start reports all that is wrong.
+	var sending *hooks
+	ping := func(context.Context) error { return nil }
+	if cfg.Does("webhooks") {
+		if sending, err = newHooks(cfg, reg, log); err != nil {
+			return err
+		}
+		ping = sending.kafka.Ping
+	}
+
 	var pool *pgxpool.Pool
 	err = program.StartAll(ctx, func(ctx context.Context) (err error) {
 		if pool, err = postgres.Open(ctx, cfg.DatabaseURL, "worker", connections, log); err != nil {
@@ -67,7 +81,7 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 			return err
 		}
 		return checkRole(ctx, pool, cfg, log)
-	})
+	}, ping)
 	defer postgres.Close(pool)
 	if err != nil {
 		return err
@@ -75,7 +89,12 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 
 	telemetry.WatchPool(reg, "worker", pool.Stat)
 
-	admin, err := telemetry.ListenAdmin(cfg.AdminAddr, reg, pool.Ping)
+	admin, err := telemetry.ListenAdmin(cfg.AdminAddr, reg, func(ctx context.Context) error {
+		if err := pool.Ping(ctx); err != nil || sending == nil {
+			return err
+		}
+		return sending.consumer.Ready(ctx)
+	})
 	if err != nil {
 		return err
 	}
@@ -94,6 +113,9 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	g, ctx := errgroup.WithContext(ctx)
 	if cfg.Does("expiry") {
 		g.Go(func() error { return e.run(ctx) })
+	}
+	if sending != nil {
+		g.Go(func() error { return sending.run(ctx, pool) })
 	}
 	g.Go(func() error { return o.run(ctx) })
 	if cfg.Does("psp") {

@@ -52,10 +52,13 @@ type instance struct {
 	stop  func() // and wait
 }
 
-func start(t *testing.T, url string) *instance {
+func start(t *testing.T, url string, more ...string) *instance {
 	t.Helper()
 	i := &instance{}
-	env := map[string]string{"DATABASE_URL": url, "ADMIN_ADDR": "127.0.0.1:0", "EXPIRY_INTERVAL": "100ms"}
+	env := map[string]string{"DATABASE_URL": url, "ADMIN_ADDR": "127.0.0.1:0", "EXPIRY_INTERVAL": "100ms", "WORKER_PARTS": "expiry"}
+	for n := 0; n < len(more); n += 2 {
+		env[more[n]] = more[n+1]
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- run(ctx, func(name string) string { return env[name] }, &i.log) }()
@@ -320,15 +323,18 @@ func TestWrongStart(t *testing.T) {
 		env  map[string]string
 		want string
 	}{
-		"unknown part":  {map[string]string{"WORKER_PARTS": "expiry,nonsense"}, "WORKER_PARTS must be a list of all, expiry, separated by commas, for example WORKER_PARTS=all"},
+		"unknown part":  {map[string]string{"WORKER_PARTS": "expiry,nonsense"}, "WORKER_PARTS must be a list of all, psp, expiry, webhooks, separated by commas, for example WORKER_PARTS=all"},
+		"no brokers":    {map[string]string{"WORKER_PARTS": "webhooks"}, "KAFKA_BROKERS is not set, for example KAFKA_BROKERS=kafka-1:9092,kafka-2:9092"},
 		"too often":     {map[string]string{"EXPIRY_INTERVAL": "1ms"}, "EXPIRY_INTERVAL must be a duration from 100ms to 1m, for example EXPIRY_INTERVAL=1s"},
 		"another role":  {map[string]string{"DATABASE_URL": db.URLAs("relay")}, "relay may not release authorizations: give DATABASE_URL a login with the role worker"},
 		"no database":   {map[string]string{"DATABASE_URL": ""}, "DATABASE_URL is not set, for example DATABASE_URL=postgres://worker:secret@localhost:5432/oncepay"},
+		"no PSP":        {map[string]string{"WORKER_PARTS": "psp"}, "PSP_URL is not set, for example PSP_URL=https://api.psp.example\nPSP_API_KEY is not set, for example PSP_API_KEY=sk_…, as the PSP shows it"},
+		"wrong role":    {map[string]string{"WORKER_PARTS": "psp", "PSP_URL": "http://127.0.0.1:1", "PSP_API_KEY": "x", "DATABASE_URL": db.URLAs("relay")}, "relay may not settle payments by card: give DATABASE_URL a login with the role worker"},
 		"reader's role": {map[string]string{"DATABASE_URL": db.URLAs("api_read")}, "api_read may not release authorizations: give DATABASE_URL a login with the role worker"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			env := map[string]string{"DATABASE_URL": db.URLAs("worker"), "ADMIN_ADDR": "127.0.0.1:0"}
+			env := map[string]string{"DATABASE_URL": db.URLAs("worker"), "ADMIN_ADDR": "127.0.0.1:0", "WORKER_PARTS": "expiry"}
 			for k, v := range c.env {
 				env[k] = v
 			}

@@ -28,8 +28,7 @@ func newPSP(
 	})
 
 	return &psp.Worker{
-		Claim: processor.ClaimOperations, Record: processor.Record,
-		Await: processor.AwaitOperation, Provider: breaker,
+		Claim: processor.ClaimOperations, Record: processor.Record, Provider: breaker,
 		KeyRetention: cfg.PSPKeyRetention, Concurrency: cfg.PSPConcurrency, Interval: cfg.PSPInterval,
 		Log: log,
 		Observe: psp.Observer{

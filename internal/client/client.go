@@ -182,7 +182,11 @@ func (c *Client) attempt(
 	ctx context.Context, path, key string, version int64, body []byte,
 ) (Answer, error) {
 	began := time.Now()
-	a, err := c.do(ctx, http.MethodPost, path, key, version, body)
+	headers := http.Header{"Content-Type": {"application/json"}, "Idempotency-Key": {key}}
+	if version != 0 {
+		headers.Set("If-Match", strconv.Quote(strconv.FormatInt(version, 10)))
+	}
+	a, err := c.do(ctx, http.MethodPost, path, headers, body)
 	if c.Attempted != nil {
 		c.Attempted(Attempt{
 			Path: path, Key: key, IfVersion: version, Body: body,
@@ -194,11 +198,16 @@ func (c *Client) attempt(
 
 // Get sends one GET. The caller may repeat it.
 func (c *Client) Get(ctx context.Context, path string) (Answer, error) {
-	return c.do(ctx, http.MethodGet, path, "", 0, nil)
+	return c.do(ctx, http.MethodGet, path, http.Header{}, nil)
+}
+
+// Delete sends one DELETE. The caller may repeat it.
+func (c *Client) Delete(ctx context.Context, path string) (Answer, error) {
+	return c.do(ctx, http.MethodDelete, path, http.Header{}, nil)
 }
 
 func (c *Client) do(
-	ctx context.Context, method, path, key string, version int64, body []byte,
+	ctx context.Context, method, path string, headers http.Header, body []byte,
 ) (Answer, error) {
 	url := strings.TrimSuffix(c.URL, "/") + path
 	r, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
@@ -211,14 +220,8 @@ func (c *Client) do(
 	// attempt, which any refusal settles.
 	r.GetBody = nil
 
+	r.Header = headers
 	r.Header.Set("Authorization", "Bearer "+c.Token)
-	if method == http.MethodPost {
-		r.Header.Set("Content-Type", "application/json")
-		r.Header.Set("Idempotency-Key", key)
-	}
-	if version != 0 {
-		r.Header.Set("If-Match", strconv.Quote(strconv.FormatInt(version, 10)))
-	}
 
 	send := http.Client{Timeout: 30 * time.Second}
 	if c.HTTP != nil {

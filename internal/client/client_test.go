@@ -36,9 +36,9 @@ type reply struct {
 }
 
 type seen struct {
-	Key, Body, Authorization, IfMatch string
-	After                             time.Duration // since the first request
-	at                                time.Time
+	Key, Body, Authorization, IfMatch, Prefer string
+	After                                     time.Duration // since the first request
+	at                                        time.Time
 }
 
 func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -49,7 +49,7 @@ func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	request := seen{Key: r.Header.Get("Idempotency-Key"), Body: string(body), Authorization: r.Header.Get("Authorization"), IfMatch: r.Header.Get("If-Match"), at: time.Now()}
+	request := seen{Key: r.Header.Get("Idempotency-Key"), Body: string(body), Authorization: r.Header.Get("Authorization"), IfMatch: r.Header.Get("If-Match"), Prefer: r.Header.Get("Prefer"), at: time.Now()}
 	if len(s.requests) > 0 {
 		request.After = request.at.Sub(s.requests[0].at)
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -24,6 +25,7 @@ var checks = map[string]func(raw string) (problem string){
 	"relay":          nameOf(30),  // the end of a topic's name
 	"topic":          nameOf(200), // a topic's name has 249 characters at most, the prefix included
 	"webhook-secret": checkWebhookSecret,
+	"prefixes":       checkPrefixes,
 	"certificates": func(file string) string {
 		if _, err := certificates(file); err != nil {
 			return "must be a readable file of certificates in PEM"
@@ -133,6 +135,16 @@ func checkWebhookSecret(raw string) string {
 	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(raw, prefix))
 	if !strings.HasPrefix(raw, prefix) || err != nil || len(key) < 24 || len(key) > 64 {
 		return "must be whsec_ followed by 24 to 64 bytes in base64"
+	}
+	return ""
+}
+
+func checkPrefixes(raw string) string {
+	for i, prefix := range strings.Split(raw, ",") {
+		if p, err := netip.ParsePrefix(strings.TrimSpace(prefix)); err != nil || p != p.Masked() {
+			return "must be prefixes such as 10.1.0.0/16 separated by commas, without bits beyond their length; " +
+				"number " + strconv.Itoa(i+1) + " is not"
+		}
 	}
 	return ""
 }

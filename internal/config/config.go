@@ -17,6 +17,7 @@ package config
 
 import (
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -36,6 +37,7 @@ type API struct {
 	TenantMax        int           `env:"TENANT_MAX" default:"300" min:"1" max:"100000" help:"how many requests of one tenant each instance works on at the same time; more are answered 429, replays aside"`
 	RateLimit        int           `env:"RATE_LIMIT" default:"0" min:"0" help:"how many new requests a second each instance executes for one client; more are answered 429, replays aside; 0 = no limit"`
 	AuthorizationMin time.Duration `env:"AUTHORIZATION_MIN" default:"1m" min:"1s" max:"1m" help:"the shortest authorization that a payment with capture: manual may ask for; below 1m for demonstrations and tests only"`
+	WebhooksAllow    []string      `env:"WEBHOOKS_ALLOW" default:"" check:"prefixes" example:"10.1.0.0/16,127.0.0.0/8" help:"addresses that webhooks may go to although they are not public, by http as well, as prefixes separated by commas"`
 	ShutdownDelay    time.Duration `env:"SHUTDOWN_DELAY" default:"0s" min:"0s" max:"5m" help:"how long /readyz says no before the listener closes; 5s behind a load balancer, so that it notices first"`
 
 	PSPWebhookSecret string `env:"PSP_WEBHOOK_SECRET" default:"" check:"webhook-secret" example:"whsec_…, as the PSP shows it" help:"verifies the PSP's webhooks to /webhooks/psp; unset: there is no such route, and only the worker learns what became of a charge"`
@@ -76,7 +78,7 @@ type Consumer struct {
 // Worker configures cmd/worker.
 type Worker struct {
 	DatabaseURL    string        `env:"DATABASE_URL" check:"postgres" example:"postgres://worker:secret@localhost:5432/oncepay" help:"Postgres, as a login with the role worker; the primary, since it writes"`
-	Parts          []string      `env:"WORKER_PARTS" default:"all" oneof:"all psp expiry" help:"what this instance does, separated by commas. psp: charge and refund cards at the payment service provider (PSP); expiry: release authorizations whose time is over"`
+	Parts          []string      `env:"WORKER_PARTS" default:"all" oneof:"all psp expiry webhooks" help:"what this instance does, separated by commas. psp: charge and refund cards at the payment service provider (PSP); expiry: release authorizations whose time is over; webhooks: send events to the endpoints of tenants, which needs Kafka"`
 	ExpiryInterval time.Duration `env:"EXPIRY_INTERVAL" default:"1s" min:"100ms" max:"1m" help:"how often to look for authorizations whose time is over"`
 
 	PSPURL          string        `env:"PSP_URL" check:"url" example:"https://api.psp.example" help:"where the PSP's API is; psp needs it"`
@@ -84,6 +86,14 @@ type Worker struct {
 	PSPKeyRetention time.Duration `env:"PSP_KEY_RETENTION" default:"24h" min:"1m" max:"720h" help:"how long the PSP remembers an idempotency key: afterwards an operation whose result is unknown is looked up, not sent again"`
 	PSPConcurrency  int           `env:"PSP_CONCURRENCY" default:"64" min:"1" max:"1000" help:"calls of the PSP at a time"`
 	PSPInterval     time.Duration `env:"PSP_INTERVAL" default:"20ms" min:"1ms" max:"1m" help:"how often to look for operations of the PSP when none was due"`
+
+	// Of the part webhooks.
+	Kafka
+	WebhooksGroup       string        `env:"WEBHOOKS_GROUP" default:"webhooks" help:"Kafka consumer group of the workers that send webhooks"`
+	InboxRetention      time.Duration `env:"INBOX_RETENTION" default:"720h" min:"24h" help:"how long events are remembered, so that none takes effect twice; must exceed retention.ms plus segment.ms of the topics by a day, or the inbox is not trimmed"`
+	WebhooksAllow       []string      `env:"WEBHOOKS_ALLOW" default:"" check:"prefixes" example:"10.1.0.0/16,127.0.0.0/8" help:"addresses that webhooks may go to although they are not public, by http as well, as prefixes separated by commas"`
+	WebhooksPerEndpoint int           `env:"WEBHOOKS_PER_ENDPOINT" default:"32" min:"1" max:"1000" help:"most webhooks on their way to one endpoint from one worker"`
+	WebhooksConcurrency int           `env:"WEBHOOKS_CONCURRENCY" default:"1000" min:"1" max:"10000" help:"most webhooks on their way from one worker"`
 
 	AdminAddr string `env:"ADMIN_ADDR" default:"127.0.0.1:9093" check:"listen" help:"where metrics, pprof, /livez and /readyz are served; keep it private"`
 	Log
@@ -94,9 +104,23 @@ func (w Worker) Does(part string) bool {
 	return slices.Contains(w.Parts, part) || slices.Contains(w.Parts, "all")
 }
 
-// needs reports whether a variable without a default must be set.
+// needs reports whether a variable without a default must be set: only for the part that uses it.
 func (w Worker) needs(name string) bool {
-	return !strings.HasPrefix(name, "PSP_") || w.Does("psp")
+	switch {
+	case strings.HasPrefix(name, "PSP_"):
+		return w.Does("psp")
+	case name == "KAFKA_BROKERS":
+		return w.Does("webhooks")
+	}
+	return true
+}
+
+// Prefixes returns the addresses of a variable like WEBHOOKS_ALLOW.
+func Prefixes(texts []string) (all []netip.Prefix) {
+	for _, text := range texts {
+		all = append(all, netip.MustParsePrefix(text)) // load has checked it
+	}
+	return all
 }
 
 // Migrate configures cmd/migrate.

@@ -1,7 +1,9 @@
 package fakepsp
 
 import (
+	"bufio"
 	"encoding/json"
+	"fmt"
 	"maps"
 	"net/http"
 )
@@ -110,10 +112,36 @@ func (p *PSP) showTotals(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, http.StatusOK, p.Totals())
 }
 
-// showBooks copies first, so that a slow reader holds no lock.
+// showBooks streams what Books returns. Charges that are refunded meanwhile may show it already.
 func (p *PSP) showBooks(w http.ResponseWriter, _ *http.Request) {
+	b := p.books
+	b.mu.RLock()
+	totals, charges, refunds := b.totals(), b.charges.all, b.refunds.all
+	b.mu.RUnlock()
+
 	w.Header().Set("Content-Type", "application/json")
-	_ = json.NewEncoder(w).Encode(p.Books()) // the reader has hung up
+	out := bufio.NewWriter(w)
+	fmt.Fprintf(out, `{"totals":%s,"charges":[`, mustJSON(totals))
+	for n, i := range charges {
+		b.mu.RLock()
+		c := BookedCharge{i.key, *i.value}
+		b.mu.RUnlock()
+		fmt.Fprint(out, separator(n), string(mustJSON(c)))
+	}
+
+	fmt.Fprint(out, `],"refunds":[`)
+	for n, i := range refunds {
+		fmt.Fprint(out, separator(n), string(mustJSON(BookedRefund{i.key, *i.value})))
+	}
+	fmt.Fprint(out, "]}\n")
+	out.Flush()
+}
+
+func separator(n int) string {
+	if n == 0 {
+		return ""
+	}
+	return ",\n"
 }
 
 func (p *PSP) showFaults(w http.ResponseWriter, _ *http.Request) {

@@ -80,11 +80,15 @@ func (r record) write(w http.ResponseWriter) {
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {
-	body, err := json.Marshal(v)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	w.Write(mustJSON(v))
+}
+
+func mustJSON(v any) []byte {
+	text, err := json.Marshal(v)
 	if err != nil {
 		panic("fakepsp: " + err.Error()) // a type that JSON cannot show: a mistake of this package
 	}
-	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(status)
-	w.Write(body)
+	return text
 }

@@ -101,11 +101,16 @@ func TestRefusalsLeaveNothing(t *testing.T) {
 	t.Parallel()
 	p := withFaults(t, fakepsp.Faults{})
 	paid := charged(t, charge(p, "paid")).ID
-	denied := read[struct{ Error struct{ Object fakepsp.Charge } }](
-		t, chargeToken(p, "denied", "tok_declined").body).Error.Object.ID
+	chargeToken(p, "denied", "tok_declined")
+	denied := found(t, p, "denied")[0].ID
 	before := p.Books()
 
-	good := order(1, "tok_visa", "o")
+	good, back := order(1, "tok_visa", "o"), func(charge string, amount int) string {
+		return fmt.Sprintf(`{"charge":%q,"amount":%d}`, charge, amount)
+	}
+	bad := order(1, "tok_invalid", "o")
+	loud := strings.Replace(good, "usd", "USD", 1)
+
 	for name, c := range map[string]struct {
 		path, key, body string
 		status          int
@@ -119,15 +124,15 @@ func TestRefusalsLeaveNothing(t *testing.T) {
 		"too large":        {"charges", "k", strings.Repeat(" ", 1<<17) + good, 400, "body_invalid"},
 		"nothing":          {"charges", "k", order(0, "tok_visa", "o"), 400, "amount_invalid"},
 		"no token":         {"charges", "k", order(1, "4242", "o"), 400, "payment_method_invalid"},
-		"invalid token":    {"charges", "k", order(1, "tok_invalid", "o"), 400, "payment_method_invalid"},
-		"currency":         {"charges", "k", strings.Replace(good, "usd", "USD", 1), 400, "currency_invalid"},
+		"invalid token":    {"charges", "k", bad, 400, "payment_method_invalid"},
+		"currency":         {"charges", "k", loud, 400, "currency_invalid"},
 		"another request":  {"charges", "paid", good, 422, "key_reused"},
-		"another path":     {"refunds", "paid", `{"charge":"` + paid + `","amount":1}`, 422, "key_reused"},
-		"no charge":        {"refunds", "k", `{"amount":1}`, 400, "parameter_missing"},
-		"refund nothing":   {"refunds", "k", `{"charge":"` + paid + `"}`, 400, "amount_invalid"},
-		"unknown charge":   {"refunds", "k", `{"charge":"ch_none","amount":1}`, 404, "resource_missing"},
-		"declined charge":  {"refunds", "k", `{"charge":"` + denied + `","amount":1}`, 400, "charge_not_refundable"},
-		"more than charge": {"refunds", "k", `{"charge":"` + paid + `","amount":2501}`, 400, "amount_too_large"},
+		"another path":     {"refunds", "paid", back(paid, 1), 422, "key_reused"},
+		"no charge":        {"refunds", "k", back("", 1), 400, "parameter_missing"},
+		"refund nothing":   {"refunds", "k", back(paid, 0), 400, "amount_invalid"},
+		"unknown charge":   {"refunds", "k", back("ch_none", 1), 404, "resource_missing"},
+		"declined charge":  {"refunds", "k", back(denied, 1), 400, "charge_not_refundable"},
+		"more than charge": {"refunds", "k", back(paid, 2501), 400, "amount_too_large"},
 	} {
 		// Twice: what is refused is not remembered.
 		for range 2 {

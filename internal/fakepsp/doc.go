@@ -1,5 +1,5 @@
 // Package fakepsp is a payment service provider over HTTP, for development, tests and
-// demonstrations. It charges nobody, but it keeps books like one who does, and it can be told to
+// demonstrations. It moves no money, but it keeps books like one that does, and it can be told to
 // misbehave in every way that a provider does: lose replies, fail before or after executing, be
 // slow, forget keys, and send its webhooks late, twice and in the wrong order.
 //

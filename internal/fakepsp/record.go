@@ -94,7 +94,7 @@ func (r record) check() error {
 // readJournal passes every record to apply and returns the size of the file without a torn last
 // line.
 func readJournal(file io.Reader, apply func(record)) (good int64, err error) {
-	lines := bufio.NewReaderSize(file, 1<<20)
+	lines := bufio.NewReaderSize(file, 64<<10)
 
 	for n := 1; ; n++ {
 		line, err := lines.ReadBytes('\n')

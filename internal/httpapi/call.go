@@ -66,8 +66,10 @@ func (c *call) instance() string {
 func (c *call) tenant() uuid.UUID { return c.identity.TenantID }
 
 // pathID reads {id}. An id that is malformed does not exist.
-func (c *call) pathID() (uuid.UUID, error) {
-	id, ok := canonicalID(chi.URLParam(c.Request, "id"))
+func (c *call) pathID() (uuid.UUID, error) { return c.pathUUID("id") }
+
+func (c *call) pathUUID(name string) (uuid.UUID, error) {
+	id, ok := canonicalID(chi.URLParam(c.Request, name))
 	if !ok {
 		return id, errNotFound
 	}

@@ -113,6 +113,9 @@ func methodNotAllowed(c *call) (response, error) {
 	if routes.Match(chi.NewRouteContext(), http.MethodPost, path) {
 		allowed = append(allowed, http.MethodPost)
 	}
+	if routes.Match(chi.NewRouteContext(), http.MethodDelete, path) {
+		allowed = append(allowed, http.MethodDelete)
+	}
 	if len(allowed) == 0 { // an unknown method on an unknown path
 		return notFound(c)
 	}

@@ -135,7 +135,7 @@ func (s *server) attempt(ctx context.Context, r payments.Request) (idempotency.A
 	var refusal *problem
 	switch {
 	case errors.As(err, &refusal):
-		return s.replayOr(ctx, r, refusal)
+		return s.replayOr(ctx, r.Request, refusal)
 	case err != nil:
 		return idempotency.Answer{}, err
 	}
@@ -151,7 +151,7 @@ func (s *server) attempt(ctx context.Context, r payments.Request) (idempotency.A
 // replayOr returns the stored answer of a finished key and refuses a new one. It bypasses the
 // committers, but waits for the synchronous standby like every other replay.
 func (s *server) replayOr(
-	ctx context.Context, r payments.Request, refusal *problem,
+	ctx context.Context, r idempotency.Request, refusal *problem,
 ) (idempotency.Answer, error) {
 	done := s.admission.lookUp(ctx, r.TenantID)
 	if done == nil {
@@ -160,7 +160,7 @@ func (s *server) replayOr(
 	defer done()
 
 	// On the primary, whose answer is durable: a standby may not have it yet.
-	answer, err := idempotency.Find(ctx, s.Write, r.Request, s.Retention)
+	answer, err := idempotency.Find(ctx, s.Write, r, s.Retention)
 	if err == nil && answer.State == idempotency.New {
 		return idempotency.Answer{}, refusal
 	}

@@ -87,6 +87,9 @@ var kinds = map[string]struct {
 	"invalid-currency": {422, "The currency is unknown", retryNever},
 	"same-account":     {422, "Source and destination are the same account", retryNever},
 
+	// About webhook endpoints.
+	"too-many-webhook-endpoints": {422, "The tenant has too many webhook endpoints", retryNewKey},
+
 	// Decided on data, stored under the key and replayed. The codes are those of payments.Code.
 	"insufficient-funds":    {402, "The source account has insufficient funds", retryNewKey},
 	"unknown-account":       {422, "The account is unknown", retryNewKey},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"net/http"
+	"net/netip"
 	"time"
 
 	"github.com/go-chi/chi/v5"
@@ -40,6 +41,8 @@ type Options struct {
 	AuthorizationMin time.Duration
 
 	PSP *PSPWebhooks // nil: there is no such route
+	// WebhooksAllow are addresses that webhook endpoints may have although they are not public.
+	WebhooksAllow []netip.Prefix
 
 	Ready   func(context.Context) error             // an error: send requests elsewhere
 	Headers func(context.Context) map[string]string // sent with events: trace context; may be nil
@@ -110,6 +113,7 @@ func New(o Options) http.Handler {
 	r.Get(paymentRefundsPath, s.private(s.listRefunds))
 	r.Get(refundsPath+"/{id}", s.private(s.getRefund))
 	r.Get(keysPath+"/{key}", s.private(s.getKey))
+	s.routeWebhooks(r)
 	return r
 }
 

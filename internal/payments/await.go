@@ -83,14 +83,6 @@ func (p *Processor) Await(ctx context.Context, r Request) bool {
 	return false
 }
 
-// AwaitOperation is like Await, for an operation whose result was Locked. Record the result again if
-// it returns true.
-func (p *Processor) AwaitOperation(ctx context.Context, o Operation) bool {
-	r := Request{Command: settlePayment{Target: Target{PaymentID: o.PaymentID}, RefundID: o.RefundID}}
-	r.TenantID = o.TenantID
-	return p.Await(ctx, r)
-}
-
 const lockAccount = `
 SELECT FROM accounts WHERE id = $1 AND tenant_id = $2 FOR NO KEY UPDATE`
 

@@ -21,6 +21,10 @@ type books struct {
 	accounts map[uuid.UUID]*accountModel
 	payments map[uuid.UUID]*paymentModel
 	done     []exchange
+
+	clearing   map[uuid.UUID]uuid.UUID // by tenant
+	refunds    map[uuid.UUID]int64     // to cards: their amounts
+	operations map[uuid.UUID]*operationModel
 }
 
 type accountModel struct {
@@ -32,6 +36,8 @@ type accountModel struct {
 type paymentModel struct {
 	Status                              payments.Status
 	Captured, Refunded, Amount, Version int64
+	Refunding                           int64
+	card                                bool
 	tenant, source, destination         uuid.UUID
 	expires                             time.Time
 }
@@ -52,21 +58,28 @@ func TestLifeAgreesWithModel(t *testing.T) {
 			t.Parallel()
 			random := rand.New(rand.NewPCG(seed, 5))
 			m := newBooks(t, 3)
-			seen := map[payments.Code]int{}
+			seen, outcomes := map[payments.Code]int{}, map[payments.Recorded]int{}
 			for range 40 {
 				m.batch(t, random, seen)
 				if random.IntN(3) == 0 {
 					m.sweep(t)
 				}
+				m.claim(t, random)
+				m.record(t, random, outcomes)
 				m.wantSame(t)
 				if t.Failed() {
 					t.Fatalf("seed %d", seed)
 				}
 			}
 			m.tenants[0].wantBalanced(t)
-			t.Log(seen)
+			t.Log(seen, outcomes)
+			for _, what := range []payments.Recorded{payments.Applied, payments.Repeated, payments.Conflict, payments.Stale, payments.NoOperation} {
+				if outcomes[what] == 0 {
+					t.Errorf("%d was never recorded: the test says little", what)
+				}
+			}
 			for _, code := range []payments.Code{"", payments.UnknownPayment, payments.InvalidState, payments.VersionMismatch, payments.InsufficientFunds,
-				payments.AuthorizationExpired, payments.AmountExceedsAuthorized, payments.AmountExceedsCaptured, payments.UnknownAccount} {
+				payments.AuthorizationExpired, payments.AmountExceedsAuthorized, payments.AmountExceedsCaptured, payments.UnknownAccount, payments.CardsNotEnabled, payments.SameAccount} {
 				if seen[code] == 0 {
 					t.Errorf("%q never happened: the test says little", code)
 				}
@@ -76,7 +89,8 @@ func TestLifeAgreesWithModel(t *testing.T) {
 }
 
 func newBooks(t *testing.T, tenants int) *books {
-	m := &books{accounts: map[uuid.UUID]*accountModel{}, payments: map[uuid.UUID]*paymentModel{}}
+	m := &books{accounts: map[uuid.UUID]*accountModel{}, payments: map[uuid.UUID]*paymentModel{},
+		clearing: map[uuid.UUID]uuid.UUID{}, refunds: map[uuid.UUID]int64{}, operations: map[uuid.UUID]*operationModel{}}
 	first := newBank(t, nil)
 	for i := range tenants {
 		b := first
@@ -86,6 +100,10 @@ func newBooks(t *testing.T, tenants int) *books {
 		}
 		m.tenants = append(m.tenants, b)
 		m.accounts[b.system] = &accountModel{tenant: b.tenant, system: true}
+		if i < tenants-1 { // the last one takes no cards
+			m.clearing[b.tenant] = b.open(t, payments.Clearing, "USD")
+			m.accounts[m.clearing[b.tenant]] = &accountModel{tenant: b.tenant, system: true}
+		}
 		for range 3 {
 			m.accounts[b.customer(t, 500)] = &accountModel{tenant: b.tenant, Balance: 500}
 			m.accounts[b.system].Balance -= 500
@@ -157,8 +175,11 @@ func (m *books) command(random *rand.Rand, b *bank) payments.Command {
 			accounts = slices.DeleteFunc(accounts, func(id uuid.UUID) bool { return m.accounts[id].tenant != b.tenant })
 		}
 		random.Shuffle(len(accounts), func(i, j int) { accounts[i], accounts[j] = accounts[j], accounts[i] })
+		if random.IntN(2) == 0 {
+			return payments.CreatePayment{AmountMinor: 1 + random.Int64N(200), Currency: "USD", DestinationAccount: accounts[0], Card: "tok"}
+		}
 		return payments.CreatePayment{
-			AmountMinor: 1 + random.Int64N(200), Currency: "USD", SourceAccount: accounts[0], DestinationAccount: accounts[1], MayFund: true,
+			AmountMinor: pick(random, 1+random.Int64N(200), 450), Currency: "USD", SourceAccount: accounts[0], DestinationAccount: accounts[1], MayFund: true,
 			Authorization: pick(random, 0, time.Hour, time.Hour, 5*time.Millisecond),
 		}
 	}
@@ -180,6 +201,9 @@ func (m *books) command(random *rand.Rand, b *bank) payments.Command {
 
 // expect tells the rules once more, and changes the model. made is the payment that was answered.
 func (m *books) expect(c payments.Command, tenant uuid.UUID, at time.Time, made func() payments.Payment) payments.Code {
+	if c, ok := c.(payments.CreatePayment); ok && c.Card != "" {
+		return m.expectCharge(c, tenant, made)
+	}
 	if c, ok := c.(payments.CreatePayment); ok {
 		from, to := m.accounts[c.SourceAccount], m.accounts[c.DestinationAccount]
 		if from.tenant != tenant || to.tenant != tenant {
@@ -235,7 +259,7 @@ func (m *books) expect(c payments.Command, tenant uuid.UUID, at time.Time, made 
 		p.Status = payments.Canceled
 		from.Held -= p.Amount
 	default:
-		left := p.Captured - p.Refunded
+		left := p.Captured - p.Refunded - p.Refunding
 		amount := refund.AmountMinor
 		if amount == 0 {
 			amount = left
@@ -245,6 +269,12 @@ func (m *books) expect(c payments.Command, tenant uuid.UUID, at time.Time, made 
 		}
 		if p.Version++; !to.system && to.Balance-to.Held < amount {
 			return payments.InsufficientFunds
+		}
+		if p.card {
+			m.refunds[made().ID] = amount
+			p.Refunding += amount
+			to.Held += amount
+			return ""
 		}
 		p.Refunded += amount
 		from.Balance, to.Balance = from.Balance+amount, to.Balance-amount
@@ -312,7 +342,7 @@ func (m *books) wantSame(t *testing.T) {
 		want[id] = [2]int64{a.Balance, a.Held}
 	}
 	for id, p := range m.payments {
-		want[id] = [4]any{p.Status, p.Captured, p.Refunded, p.Version}
+		want[id] = [5]any{p.Status, p.Captured, p.Refunded, p.Refunding, p.Version}
 	}
 
 	rows, err := owner.Query(t.Context(), `SELECT id, balance_minor, held_minor FROM accounts`)
@@ -327,18 +357,18 @@ func (m *books) wantSame(t *testing.T) {
 		}
 		got[id] = a
 	}
-	rows, err = owner.Query(t.Context(), `SELECT id, status, CASE status WHEN 'completed' THEN amount_minor - released_minor ELSE 0 END, refunded_minor, version FROM payments WHERE amount_minor < 500`)
+	rows, err = owner.Query(t.Context(), `SELECT id, status, CASE status WHEN 'completed' THEN amount_minor - released_minor ELSE 0 END, refunded_minor, refunding_minor, version FROM payments WHERE amount_minor < 500`)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for rows.Next() {
 		var id uuid.UUID
 		var status payments.Status
-		var captured, refunded, version int64
-		if err := rows.Scan(&id, &status, &captured, &refunded, &version); err != nil {
+		var captured, refunded, refunding, version int64
+		if err := rows.Scan(&id, &status, &captured, &refunded, &refunding, &version); err != nil {
 			t.Fatal(err)
 		}
-		got[id] = [4]any{status, captured, refunded, version}
+		got[id] = [5]any{status, captured, refunded, refunding, version}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)

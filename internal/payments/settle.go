@@ -183,6 +183,9 @@ func (p *Processor) settle(ctx context.Context, tx pgx.Tx, s *settlement) error 
 			s.last[o.ID] = i
 		default: // nothing to write
 		}
+		if s.written[i].AskOperator {
+			o.Token = 0 // no claim any more, as in writeOperations
+		}
 	}
 
 	if err := p.book(ctx, tx, s, ends, places); err != nil {

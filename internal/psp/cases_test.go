@@ -392,7 +392,7 @@ func run(ctx context.Context, claims, records, url string, lease, call time.Dura
 		Claim: func(ctx context.Context, limit int, _ time.Duration) ([]payments.Operation, error) {
 			return c.ClaimOperations(ctx, limit, lease)
 		},
-		Record: r.Record, Await: r.AwaitOperation,
+		Record:       r.Record,
 		Provider:     psp.NewBreaker(patient{psp.NewClient(url, apiKey, 8), call}, func(string) {}),
 		KeyRetention: 24 * time.Hour, Concurrency: 8, Interval: 10 * time.Millisecond,
 		Log: log, Observe: silent,

@@ -95,7 +95,7 @@ func TestKeyForgotten(t *testing.T) {
 			if err := s.books.SetFaults(fakepsp.Faults{ForgetKeysAfter: fakepsp.Duration(time.Nanosecond)}); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := s.owner.Exec(t.Context(), `UPDATE psp_operations SET first_tried_at = now() - interval '23 hours 1 second', next_try_at = now()`); err != nil {
+			if _, err := s.owner.Exec(t.Context(), `UPDATE psp_operations SET created_at = now() - interval '23 hours 1 second', next_try_at = now()`); err != nil {
 				t.Fatal(err)
 			}
 			s.worker(t)

@@ -17,7 +17,6 @@ type Worker struct {
 	// As payments.Processor has them.
 	Claim  func(ctx context.Context, limit int, lease time.Duration) ([]payments.Operation, error)
 	Record func(ctx context.Context, results []payments.Result) ([]payments.Recorded, error)
-	Await  func(ctx context.Context, op payments.Operation) bool
 
 	Provider     *Breaker
 	KeyRetention time.Duration // for how long the provider remembers a key
@@ -42,6 +41,8 @@ const (
 	// they said. A worker that dies delays its operations by this.
 	lease     = 20 * time.Second
 	callsTime = 15 * time.Second
+
+	lockedTime = 5 * time.Second
 
 	// A server that has stopped without closing its connections is given up.
 	claimTimeout = 10 * time.Second
@@ -151,7 +152,7 @@ func (w *Worker) execute(ctx context.Context, records *group, op payments.Operat
 
 	// Crash point B, executed but not recorded: the operation comes due when the lease ends. The same
 	// key gets the same answer. Or the provider's webhook records it before that.
-	recorded, err := w.record(ctx, records, op, r)
+	recorded, err := w.record(ctx, records, r)
 	if err != nil {
 		w.Log.WarnContext(ctx, "result not recorded, the operation comes due again",
 			"operation_id", op.ID, "payment_id", op.PaymentID, "outcome", outcome, "error", err)
@@ -170,31 +171,27 @@ func (w *Worker) calls(ctx context.Context, op payments.Operation) (payments.Res
 	return c.call(ctx, op)
 }
 
-var errLocked = errors.New("another session keeps an account of the payment locked")
+var errLocked = errors.New("another session keeps a row of the payment locked")
 
-// record tries for as long as the lease lasts. For an account that is locked it waits only once, up to
-// 5 s: the slot is worth more.
+// record tries for as long as the lease lasts. For a row that is locked it does so for lockedTime only:
+// the slot is worth more.
 func (w *Worker) record(
-	ctx context.Context, records *group, op payments.Operation, r payments.Result,
-) (recorded payments.Recorded, err error) {
-	awaited := false
+	ctx context.Context, records *group, r payments.Result,
+) (payments.Recorded, error) {
+	began := time.Now()
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, 2*time.Second) {
-		recorded, err = records.Do(ctx, r)
+		recorded, err := records.Do(ctx, r)
 		switch {
 		case err == nil && recorded != payments.Locked:
 			return recorded, nil
-		case err == nil && awaited:
+		case err == nil && time.Since(began) > lockedTime:
 			return recorded, errLocked
-		case err == nil:
-			awaited = true
-			w.Await(ctx, op)
-			continue
 		}
 
 		// The database is away, or a standby takes over.
 		sleep(ctx, pause/2+rand.N(pause))
 		if ctx.Err() != nil {
-			return recorded, err
+			return recorded, errors.Join(err, ctx.Err())
 		}
 	}
 }

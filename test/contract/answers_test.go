@@ -39,6 +39,7 @@ func TestEveryDocumentedAnswerIsGivenAsDescribed(t *testing.T) {
 	}
 	s.cardOutcomes(t, f)
 	s.webhooks(t, f)
+	s.webhookOutcomes(t, f)
 	s.malformedConditions(t, f)
 	s.invalidMembers(t, f)
 	s.reads(t, f)
@@ -65,9 +66,12 @@ func (s *service) posts() []posted {
 	return []posted{
 		{"account", always(accountsPath), `{"currency":"USD","name":"till"}`, 201},
 		{"payment", always(paymentsPath), payment(1, "USD", s.rich, s.poor), 201},
-		{"payment by card", always(paymentsPath), byCard(1, "USD", s.poor), 201},
 		{"capture", held("/capture"), `{"amount_minor":1}`, 200},
 		{"cancel", held("/cancel"), `{}`, 200},
+		{"webhook endpoint", always(endpointsPath), `{"url":"https://example.com/USD"}`, 201},
+		{"webhook secret", s.changed("/rotate-secret"), `{}`, 200},
+		{"webhook enabling", s.changed("/enable"), `{}`, 200},
+		{"webhook delivery", s.redelivered, `{}`, 200},
 		{"refund", func(t *testing.T) string { return pathOf(s.paid(t, 2)) + "/refunds" }, `{"amount_minor":1,"metadata":{"a":"b"}}`, 201},
 	}
 }
@@ -279,12 +283,14 @@ func (s *service) postsUnderAKey(t *testing.T, f *referee, p posted) {
 		c := s.post("Submit fails", path, "fails", body, 503, code)
 		c.handler = s.with(func(o *httpapi.Options) {
 			o.Submit = func(context.Context, payments.Request) (idempotency.Answer, error) { return idempotency.Answer{}, err }
+			o.Write = failing{err}
 		})
 		f.judge(t, c)
 	}
 	c := s.post("Submit panics", path, "panics", body, 500, "internal")
 	c.handler = s.with(func(o *httpapi.Options) {
 		o.Submit = func(context.Context, payments.Request) (idempotency.Answer, error) { panic(errUnforeseen) }
+		o.Write = failing{}
 	})
 	f.judge(t, c)
 }
@@ -506,6 +512,7 @@ func (s *service) allReads() []call {
 		s.get("", paymentsPath, 0, ""), s.get("", paymentsPath+id, 0, ""), s.get("", paymentsPath+id+"/refunds", 0, ""), s.get("", "/api/v1/refunds"+id, 0, ""),
 		s.get("", accountsPath+id, 0, ""),
 		s.get("", accountsPath+id+"/entries", 0, ""), s.get("", keysPath+"/k", 0, ""),
+		s.get("", endpointsPath, 0, ""), s.get("", endpointsPath+id, 0, ""), s.get("", endpointsPath+id+"/deliveries", 0, ""),
 	}
 }
 

@@ -48,6 +48,7 @@ func (s *service) happen(t *testing.T) {
 	s.do(t, payments.RefundPayment{Target: paid})
 	s.do(t, payments.CancelPayment{Target: paid})
 	s.happenByCard(t)
+	s.gone(t)
 }
 
 func TestEventsInTheOutboxAreThoseDescribed(t *testing.T) {

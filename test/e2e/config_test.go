@@ -60,7 +60,7 @@ func TestWrongConfigurationEndsAProgramWithOneClearLinePerProblem(t *testing.T) 
 		for _, program := range c.programs {
 			t.Run(program+"/"+c.name, func(t *testing.T) {
 				t.Parallel()
-				env := append([]string{"HTTP_ADDR=127.0.0.1:0", "ADMIN_ADDR=127.0.0.1:0", "KAFKA_BROKERS=" + c.brokers}, c.more...)
+				env := append([]string{"HTTP_ADDR=127.0.0.1:0", "ADMIN_ADDR=127.0.0.1:0", "KAFKA_BROKERS=" + c.brokers, "WORKER_PARTS=expiry"}, c.more...)
 				if c.database != nil {
 					env = append(env, "DATABASE_URL="+c.database(role[program]))
 				}

@@ -44,7 +44,7 @@ func TestAuthorizationsExpireOnceThoughAWorkerDies(t *testing.T) {
 				_ = syscall.Kill(one.Load().Pid(), c.signal) // it runs: it just sent something
 				return c.fate
 			})
-			first := chain.start("worker", "DATABASE_URL="+proxy.URL(chain.url("worker")))
+			first := chain.start("worker", "WORKER_PARTS=expiry", "DATABASE_URL="+proxy.URL(chain.url("worker")))
 			one.Store(first)
 			chain.authorize(authorizations, time.Second)
 			select {
@@ -52,7 +52,7 @@ func TestAuthorizationsExpireOnceThoughAWorkerDies(t *testing.T) {
 			case <-time.After(30 * time.Second):
 				t.Fatal("the first worker did not come to its second batch")
 			}
-			second := chain.start("worker", "DATABASE_URL="+chain.url("worker"))
+			second := chain.start("worker", "WORKER_PARTS=expiry", "DATABASE_URL="+chain.url("worker"))
 
 			chain.number(authorizations, `SELECT count(*) FROM payments WHERE status = 'expired' AND version = 2`)
 			if c.signal == syscall.SIGSTOP {

@@ -58,6 +58,15 @@ SELECT md5('account 1')::uuid, n, md5(n::text)::uuid, md5((-n)::text)::uuid, 'US
 UNION ALL
 SELECT md5('account ' || 2 + n % ($2 - 1))::uuid, 1 + n / ($2 - 1), md5('x' || n)::uuid, md5((-n)::text)::uuid, 'USD', 100, 0, now()
 FROM generate_series(1, $1 / 10) n`
+
+	// They have ended, and their first states are dead.
+	fillOperations = `
+INSERT INTO psp_operations (id, tenant_id, payment_id, kind, amount_minor, currency, card_token, created_at, next_try_at)
+SELECT md5('operation ' || n)::uuid, $1, md5('paid ' || n)::uuid, 'charge', 100, 'USD', 'tok', now(), now() - interval '1 day' + interval '1 ms' * n
+FROM generate_series(1, $2::bigint) n`
+
+	endOperations = `
+UPDATE psp_operations SET state = 'succeeded', tries = 1, token = 1, first_tried_at = now(), next_try_at = now(), ended_at = now(), reference = 'ch'`
 )
 
 // A hundred events in each transaction, as group commit writes them: the relay finds its way by transactions. DO takes no arguments.
@@ -83,6 +92,12 @@ func (c caller) fill(t *testing.T, rows int64) (hot uuid.UUID) {
 			return err
 		}
 		if err := c.run(ctx, fillKeys, c.tenant, c.client, rows); err != nil {
+			return err
+		}
+		if err := c.run(ctx, fillOperations, c.tenant, rows); err != nil {
+			return err
+		}
+		if err := c.run(ctx, endOperations); err != nil {
 			return err
 		}
 		return c.run(ctx, fillEntries, rows, accounts)

@@ -27,13 +27,15 @@ func pages(n node) float64 {
 
 // big tables are those that grow with every payment, account or event.
 func big(table string) bool {
-	return slices.Contains([]string{"accounts", "payments", "refunds", "ledger_entries", "inbox_dead_letters", "inbox_sequences", "statements"}, table) ||
+	return slices.Contains([]string{"accounts", "payments", "refunds", "ledger_entries", "inbox_dead_letters", "inbox_sequences", "statements", "psp_operations"}, table) ||
 		strings.HasPrefix(table, "inbox_events") || strings.HasPrefix(table, "idempotency_keys") || strings.HasPrefix(table, "outbox_events")
 }
 
 // one lists the indexes that find one row at most for what they are asked.
 func one(index string) bool {
-	return slices.Contains([]string{"accounts_pkey", "accounts_one_system", "payments_pkey", "refunds_pkey"}, index)
+	return slices.Contains([]string{
+		"accounts_pkey", "accounts_one_system", "accounts_one_clearing", "payments_pkey", "refunds_pkey", "psp_operations_pkey", "psp_operations_charge",
+	}, index)
 }
 
 // stragglers says whether a scan looks for the relay's stragglers. They are as many as their transactions wrote, and sorted whole. It goes
@@ -86,6 +88,8 @@ func looksUp(n node) bool {
 		return false
 	case strings.HasPrefix(n.Relation, "outbox_events"):
 		return strings.Contains(n.Cond, "xid ") || strings.Contains(n.Cond, "id > ") || n.Cond == "(id = t.id)" || theLast(n)
+	case n.Index == "psp_operations_due": // everybody's, the longest due first
+		return true
 	case n.Index == "payments_expiring": // everybody's, the oldest first: the sweep, and how far it is behind
 		return true
 	}

@@ -126,6 +126,7 @@ func (c caller) use(t *testing.T, account uuid.UUID) {
 
 	c.lockedAccount(t, payment(customers[0], customers[1]))
 	c.live(t, customers[100:])
+	c.charge(t, customers[100:])
 
 	key := uuid.NewString()
 	order := fmt.Sprintf(`{"amount_minor":1,"currency":"USD","source_account":%q,"destination_account":%q}`, account, customers[1])

@@ -38,7 +38,7 @@ const (
 )
 
 // figures begin the blocks that are no commands.
-var figures = []string{"HTTP ─ authenticate", "[databases]", "[pgbouncer]", "stateDiagram"}
+var figures = []string{"HTTP ─ authenticate", "POST /payments {payment_method}", "[databases]", "[pgbouncer]", "stateDiagram"}
 
 var (
 	inline    = regexp.MustCompile("`([^`\n]+)`")

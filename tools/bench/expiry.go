@@ -68,7 +68,8 @@ func (s *session) expire(ctx context.Context, database string) error {
 		return err
 	}
 
-	worker, err := process.Start(ctx, s.dir, "worker", "DATABASE_URL="+s.postgres.URL("worker", database))
+	worker, err := process.Start(ctx, s.dir, "worker",
+		"DATABASE_URL="+s.postgres.URL("worker", database), "WORKER_PARTS=expiry")
 	if err != nil {
 		return err
 	}
