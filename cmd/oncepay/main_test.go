@@ -104,8 +104,8 @@ func newShop(t *testing.T) *shop {
 			}
 			return as[0], nil
 		},
-		Await: processor.Await,
-		Read:  s.db.Pool(t, "api_read"), Credentials: credentials.NewVerifier(write, time.Now),
+		Await: processor.Await, Write: write,
+		Read: s.db.Pool(t, "api_read"), Credentials: credentials.NewVerifier(write, time.Now),
 	}))
 	t.Cleanup(s.api.Close)
 	s.env = environment{"ONCEPAY_URL": s.api.URL, "ONCEPAY_TOKEN": s.Token}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/oncepay/oncepay/internal/idempotency"
 	"github.com/oncepay/oncepay/internal/payments"
 )
 
@@ -31,7 +32,11 @@ func (c caller) charge(t *testing.T, accounts []uuid.UUID) {
 		c.get(t, "/api/v1/payments?limit=100&status="+status+"&account="+accounts[0].String())
 	}
 
-	worker := &payments.Processor{DB: c.open(t, "worker", c.sent["worker"].trace)}
+	pool := c.open(t, "worker", c.sent["worker"].trace)
+	worker := &payments.Processor{DB: pool}
+	if waiting, err := payments.CountWaiting(t.Context(), pool); err != nil || waiting.Pending != 100 {
+		t.Fatalf("%+v wait, %v", waiting, err)
+	}
 	c.settle(t, worker, false)
 	c.succeed(t, refunds)
 	c.settle(t, worker, true)
@@ -59,6 +64,12 @@ func (c caller) settle(t *testing.T, worker *payments.Processor, kept bool) {
 		results = append(results, payments.Result{OperationID: o.ID, State: payments.Succeeded, AmountMinor: 10, Currency: "USD", Reference: "x"})
 	}
 	c.record(t, worker, unknown)
+	if more, err := worker.ClaimOperations(t.Context(), 100, time.Minute); err != nil || len(more) != 0 {
+		t.Fatalf("claimed %d, %v", len(more), err)
+	}
+	if _, err := payments.CountWaiting(t.Context(), worker.DB.(idempotency.Querier)); err != nil {
+		t.Fatal(err)
+	}
 	if kept {
 		tx, err := c.db.Pool(t, "").Begin(t.Context())
 		if err != nil {

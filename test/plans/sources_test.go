@@ -37,7 +37,7 @@ func (s *service) wantAllSent(t *testing.T) {
 				if verb == "SELECT" && (!strings.Contains(sql, "FROM") || strings.Contains(sql, "FROM pg_settings")) {
 					continue // of no table
 				}
-				if name == "holders" {
+				if name == "holders" || name == "claimDue" {
 					continue // the beginning of two others
 				}
 				if name == "readCursors" {
