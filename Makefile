@@ -11,7 +11,7 @@ RACE := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
 PGBOUNCER := $(shell PATH=$$PATH:/usr/sbin command -v pgbouncer)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kill demo-check bench-intake bench-expiry bench-relay bench-smoke mutants soak record test test-big test-containers check fmt fmt-check vet lint build migrate up down test-compose compose-demo clean tools
+.PHONY: help demo demo-kill demo-check bench-intake bench-expiry bench-relay bench-smoke mutants soak soak-psp record test test-big test-containers check fmt fmt-check vet lint build migrate up down test-compose compose-demo clean tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -19,10 +19,10 @@ help: ## list the targets
 demo: ## run everything on this machine, nothing to install; Ctrl-C stops it and counts
 	go build -o bin/demo ./cmd/demo && exec bin/demo # not go run, which makes a failure of Ctrl-C
 
-demo-kill: ## demo, and every 4 s api, relay, consumer or worker is killed
+demo-kill: ## demo, and every 4 s api, relay, consumer, worker or fakepsp is killed; the PSP loses replies
 	go build -o bin/demo ./cmd/demo && exec bin/demo -kill
 
-demo-check: ## the same without a terminal: 24 s at full speed, api, consumer and worker killed once, the relay twice, everything counted
+demo-check: ## the same without a terminal: 28 s at full speed, api, consumer, worker and fakepsp killed once, the relay twice, replies of the PSP lost, everything counted
 	go run ./cmd/demo -check
 
 test: ## all tests with -race, against an embedded Postgres and broker (or TEST_DATABASE_URL, TEST_KAFKA_BROKERS)
@@ -83,6 +83,9 @@ bench-smoke: ## both in under a minute; fails only if committing together is not
 
 soak: ## two relays, a promoted standby, a pinned snapshot, load for SOAK_FOR (20m; at least 1m); everything counted; no operator may be needed (KAFKA_BROKERS, else kfake)
 	go run ./tools/soak -for $${SOAK_FOR:-20m}
+
+soak-psp: ## 20,000 payments by card while PSP, worker, broker and connections fail (SOAK_PAYMENTS); the PSP's books and ours must agree
+	go run ./tools/soak psp -payments $${SOAK_PAYMENTS:-20000}
 
 test-compose: ## after `make up`: a payment, found by Kafka's own console consumer and in the statements
 	test/compose.sh

@@ -26,7 +26,7 @@ func (c *compose) open(ctx context.Context) error {
 		c.containers[name] = strings.TrimSpace(string(id))
 	}
 
-	c.say("api, relay, consumer and worker run in Docker; their metrics are at")
+	c.say("api, relay, consumer, worker and fakepsp run in Docker; metrics are at")
 	c.say("http://127.0.0.1:9090/metrics (api), 9091 (relay), 9092 (consumer)")
 	c.say("and 9093 (worker)")
 	c.say("requests go to %s", c.url())
@@ -59,6 +59,7 @@ func (c *compose) docker(ctx context.Context, args ...string) ([]byte, error) {
 func (c *compose) close() {}
 
 // The addresses are those of docker-compose.yml.
+func (c *compose) psp() string { return "http://127.0.0.1:8090" }
 func (c *compose) url() string { return "http://127.0.0.1:8080" }
 func (c *compose) owner() string {
 	return "postgres://postgres:postgres@127.0.0.1:15432/oncepay?sslmode=disable"

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/oncepay/oncepay/internal/invariant"
+	"github.com/oncepay/oncepay/internal/psp"
 	"github.com/oncepay/oncepay/internal/statements"
 	"github.com/oncepay/oncepay/internal/traffic"
 )
@@ -28,10 +29,11 @@ func (d *demo) lookBefore(ctx context.Context, v traffic.View) (err error) {
 func (d *demo) count(ctx context.Context, l *traffic.Load, v traffic.View) error {
 	d.counted = true
 	d.say("requests have stopped; waiting until what is held has expired,")
-	d.say("and every event is sent and processed")
+	d.say("the PSP has answered, and every event is sent and processed")
 
 	notDrained := v.Drain(ctx, func(c traffic.Counts) {
-		d.say("still waiting: backlog %d, lag %d, %d holds to expire", c.Backlog, c.Lag(), c.Expiring)
+		d.say("still waiting: backlog %d, lag %d, %d holds to expire, %d at the PSP",
+			c.Backlog, c.Lag(), c.Expiring, c.AtPSP)
 	})
 	// What is missing after the wait is in the report, so count all the same.
 	if ctx.Err() != nil {
@@ -42,7 +44,14 @@ func (d *demo) count(ctx context.Context, l *traffic.Load, v traffic.View) error
 		return err
 	}
 
-	d.say("counting in the tables, on the topics, and in what the clients were told")
+	after, err := d.pspTotals(ctx)
+	if err != nil {
+		return err
+	}
+	d.lost = after.Injected[repliesLost] - d.psp.Injected[repliesLost]
+
+	d.say("counting in the tables, on the topics, in what the clients were told,")
+	d.say("and in the PSP's books")
 	// Each killed relay may have two batches repeated: those sent but not yet behind its cursor.
 	report, err := d.compare(ctx, invariant.Sources{
 		History: []string{l.History.Path},
@@ -56,6 +65,7 @@ func (d *demo) count(ctx context.Context, l *traffic.Load, v traffic.View) error
 	// Leave out what earlier runs did.
 	report.Payments -= d.before.Payments
 	report.Declined -= d.before.Declined
+	report.ByCard -= d.before.ByCard
 	report.Authorized -= d.before.Authorized
 	report.Captured -= d.before.Captured
 	report.Canceled -= d.before.Canceled
@@ -65,7 +75,7 @@ func (d *demo) count(ctx context.Context, l *traffic.Load, v traffic.View) error
 	report.PaymentEvents -= d.before.PaymentEvents
 	report.Repeated -= d.before.Repeated
 
-	d.print(totals(report, l.History.Cut.Load()))
+	d.print(totals(report, l.History.Cut.Load(), d.lost))
 	d.mu.Lock()
 	err = report.WriteTable(d.out)
 	d.mu.Unlock()
@@ -92,6 +102,9 @@ func (d *demo) compare(ctx context.Context, s invariant.Sources) (invariant.Repo
 
 	s.DB, s.Brokers, s.TopicPrefix, s.Consumer = db, d.stack.brokers(), topicPrefix, statements.Consumer
 	s.Progress = d.seldom(2 * time.Second)
+	if s.PSP, err = readBooks(ctx, psp.NewClient(d.stack.psp(), pspKey, 1)); err != nil {
+		return invariant.Report{}, err
+	}
 	return invariant.Check(ctx, s)
 }
 

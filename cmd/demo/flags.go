@@ -10,15 +10,15 @@ import (
 
 const usage = `Usage: demo [flags]
 
-Runs Postgres, Kafka, api, relay, consumer and worker on free ports of this
-machine and sends them requests: payments, captures, cancels and refunds. Ctrl-C
-stops the requests, waits until every event has arrived, counts what was lost or
+Runs Postgres, Kafka, api, relay, consumer, worker and fakepsp, a PSP that
+charges nobody, on free ports of this machine and sends them requests: payments
+from accounts and by card, captures, cancels and refunds. Ctrl-C stops the requests, waits until every event has arrived, counts what was lost or
 doubled, and leaves nothing behind; a second Ctrl-C does not wait. Postgres is
 taken from this machine or downloaded once.
 
-With -check it needs no terminal: 24 s of requests as fast as they are answered;
-SIGKILL to api, relay, consumer, worker and relay, each with at least 50
-requests in flight; the same count; and as the last line a JSON object. One
+With -check it needs no terminal: 28 s of requests as fast as they are answered;
+SIGKILL to api, relay, consumer, worker, fakepsp and relay, each with at least
+50 requests in flight; a PSP that loses one reply in twenty; the same count; and as the last line a JSON object. One
 relay dies while the broker drops its batch, one after the broker has taken it.
 The exit code is 1 if anything is wrong, if no killed relay's events were sent
 again, or if no payment was captured, canceled, expired or refunded.
@@ -51,9 +51,9 @@ func parse(args []string, stdout io.Writer) (o options, done bool, err error) {
 	flags.DurationVar(&o.length, "for", 0,
 		"`duration` after which it stops by itself; 0 = at Ctrl-C")
 	flags.BoolVar(&o.kill, "kill", false,
-		"every 4 s SIGKILL the next of api, relay, consumer, worker\nand relay, and start it again")
+		"every 4 s SIGKILL the next of api, relay, consumer, worker,\nfakepsp and relay, and start it again; the PSP loses replies")
 	flags.BoolVar(&o.check, "check", false,
-		"24 s at full speed, five kills, JSON as the last line")
+		"28 s at full speed, six kills, JSON as the last line")
 	flags.BoolVar(&o.compose, "compose", false,
 		"use what make up runs in Docker, instead of servers of its own")
 

@@ -33,7 +33,8 @@ const (
 
 // victims are in the order of their kills.
 var victims = []victim{
-	{program: "api"}, {"relay", dropped}, {program: "consumer"}, {program: "worker"}, {"relay", landed},
+	{program: "api"}, {"relay", dropped}, {program: "consumer"}, {program: "worker"},
+	{program: "fakepsp"}, {"relay", landed},
 }
 
 func (v victim) String() string {
@@ -55,7 +56,8 @@ var (
 		"api":      "; clients repeat what was cut off",
 		"relay":    "; it sends when the old lease ends (3 s)",
 		"consumer": "; Kafka waits 10 s for the old one",
-		"worker":   "; it finds what was not released",
+		"worker":   "; it finds what was not released, or not answered",
+		"fakepsp":  "; what it has done is in its books",
 	}
 )
 
@@ -118,6 +120,11 @@ func (d *demo) killOne(ctx context.Context, v victim, l *traffic.Load) error {
 		traffic.Pause(ctx, time.Second)
 	}
 
+	if v.program == "fakepsp" {
+		if err := d.spoil(ctx); err != nil {
+			return err
+		}
+	}
 	d.say("%s runs again after %s%s", v.program, time.Since(killed).Round(time.Millisecond), after)
 	return nil
 }

@@ -27,8 +27,9 @@ type local struct {
 	kafka    *embedded.Kafka
 
 	// A program gets its addresses again when it is restarted.
-	address string            // the API's
-	admin   map[string]string // by program
+	address  string            // the API's
+	provider string            // fakepsp's
+	admin    map[string]string // by program
 
 	running map[string]*program
 	ended   chan error
@@ -42,9 +43,14 @@ type program struct {
 
 func (l *local) open(ctx context.Context) (err error) {
 	l.running, l.ended = map[string]*program{}, make(chan error, len(programs))
-	l.address, l.admin = "127.0.0.1:0", map[string]string{}
+	l.admin = map[string]string{}
+	for _, address := range []*string{&l.address, &l.provider} {
+		if *address, err = freeAddress(); err != nil {
+			return err
+		}
+	}
 
-	l.say("building api, relay, consumer, worker and oncepay")
+	l.say("building api, relay, consumer, worker, fakepsp and oncepay")
 	if err := process.Build(ctx, l.dir, []string{"-ldflags=-s -w"}, append(programs, "oncepay")...); err != nil {
 		return err
 	}
@@ -71,9 +77,13 @@ func (l *local) open(ctx context.Context) (err error) {
 	}
 
 	// The API comes last: when it serves, everything behind it runs.
-	for _, name := range []string{"consumer", "relay", "worker", "api"} {
+	for _, name := range []string{"consumer", "relay", "fakepsp", "worker", "api"} {
 		if err := l.start(ctx, name); err != nil {
 			return err
+		}
+		if name == "fakepsp" {
+			l.say("%-8s  its books at %s/admin/totals", name, l.psp())
+			continue
 		}
 		l.say("%-8s  metrics at http://%s/metrics", name, l.admin[name])
 	}
@@ -85,12 +95,19 @@ func (l *local) open(ctx context.Context) (err error) {
 func (l *local) start(ctx context.Context, name string) error {
 	env := []string{
 		"DATABASE_URL=" + l.as(name), "KAFKA_BROKERS=" + strings.Join(l.brokers(), ","),
-		"RELAY_BATCH=" + strconv.Itoa(l.batch()),
+		"RELAY_BATCH=" + strconv.Itoa(l.batch()), "PSP_URL=" + l.psp(), "PSP_API_KEY=" + pspKey,
 	}
-	if name == "api" {
+	switch name {
+	case "fakepsp":
+		env = []string{
+			"PSP_API_KEY=" + pspKey, "PSP_WEBHOOK_SECRET=" + pspSecret, "FAKEPSP_ADDR=" + l.provider,
+			"FAKEPSP_DIR=" + filepath.Join(l.dir, "psp"),
+			"FAKEPSP_WEBHOOK_URL=" + l.url() + "/webhooks/psp",
+		}
+	case "api":
 		env = []string{
 			"DATABASE_URL=" + l.as("api_write"), "DATABASE_READ_URL=" + l.as("api_read"),
-			"HTTP_ADDR=" + l.address, "AUTHORIZATION_MIN=1s",
+			"HTTP_ADDR=" + l.address, "AUTHORIZATION_MIN=1s", "PSP_WEBHOOK_SECRET=" + pspSecret,
 		}
 	}
 	if name == "worker" {
@@ -106,9 +123,6 @@ func (l *local) start(ctx context.Context, name string) error {
 	}
 
 	l.admin[name] = started.Admin
-	if name == "api" {
-		l.address = started.Addr
-	}
 
 	p := &program{Process: started}
 	l.running[name] = p
@@ -190,6 +204,7 @@ func (l *local) close() {
 	}
 }
 
+func (l *local) psp() string           { return "http://" + l.provider }
 func (l *local) url() string           { return "http://" + l.address }
 func (l *local) owner() string         { return l.as("postgres") }
 func (l *local) as(role string) string { return l.postgres.URL(role, "postgres") }

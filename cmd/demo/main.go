@@ -17,6 +17,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/oncepay/oncepay/internal/fakepsp"
 	"github.com/oncepay/oncepay/internal/invariant"
 	"github.com/oncepay/oncepay/internal/statements"
 	"github.com/oncepay/oncepay/internal/traffic"
@@ -87,6 +88,8 @@ type demo struct {
 	before  invariant.Report // only its counts, not what was wrong
 	kills   []kill
 	counted bool
+	psp     fakepsp.Totals // as they were before
+	lost    int64          // replies of the PSP, since then
 	verdict verdict
 }
 
@@ -132,6 +135,14 @@ func (d *demo) run(soft, hard context.Context) (err error) {
 		return err
 	}
 	defer load.History.Close()
+	load.Cards = true
+
+	if d.psp, err = d.pspTotals(soft); err != nil {
+		return err
+	}
+	if err := d.spoil(soft); err != nil {
+		return err
+	}
 
 	// Servers in Compose may hold the events of earlier runs.
 	if d.compose {

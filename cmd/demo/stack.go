@@ -30,7 +30,8 @@ type stack interface {
 	url() string   // the API's
 	owner() string // the database, as the schema's owner
 	brokers() []string
-	batch() int // RELAY_BATCH: a killed relay may have two of them repeated, no more
+	psp() string // fakepsp's URL
+	batch() int  // RELAY_BATCH: a killed relay may have two of them repeated, no more
 }
 
 // topicPrefix is TOPIC_PREFIX's default.
@@ -38,7 +39,7 @@ const topicPrefix = "oncepay."
 
 // programs are in the order in which requests pass through them. The worker goes on with what a
 // request began.
-var programs = []string{"api", "worker", "relay", "consumer"}
+var programs = []string{"api", "worker", "fakepsp", "relay", "consumer"}
 
 // prepare creates clients of one tenant: two for the demo's own requests, all of which are counted,
 // and one for the visitor.

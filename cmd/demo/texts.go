@@ -11,8 +11,9 @@ import (
 const (
 	legend = `
 Six in ten requests are new payments, and a third of these only hold the money.
-The others capture, cancel and refund them, or are what clients do as well:
-repeat, hang up, send one key twice, ask for too much.
+An eighth comes by card, through a PSP that loses replies with -kill. The others
+capture, cancel and refund them, or are what clients do as well: repeat, hang
+up, send one key twice, ask for too much.
 
   pay/s     new payments in the last second
   made      payments, declined ones included
@@ -68,6 +69,14 @@ pay 2500                           # 201: a payment of 25.00 USD
 pay 2500                           # 201: the same answer, and
                                    # Idempotent-Replayed: true
 pay 9900                           # 422: the key belongs to another payment
+curl -i -w '\n' $ONCEPAY_URL/api/v1/payments \
+  -H "Authorization: Bearer $ONCEPAY_TOKEN" -H 'Idempotency-Key: my-card' \
+  -H 'Content-Type: application/json' -d '{
+    "payment_method": {"type": "card", "token": "tok_visa"},
+    "destination_account": "%s",
+    "currency": "USD", "amount_minor": 700}'
+                                   # 201: processing, soon completed
+go run ./cmd/oncepay psp list      # what the PSP has not answered yet
 go run ./cmd/oncepay key my-first  # what is stored under the key
 go run ./cmd/oncepay outbox        # what waits for the relay
 
@@ -78,15 +87,16 @@ Ctrl-C stops the requests and counts.
 // them as they are.
 func (d *demo) printCommands() {
 	d.print(fmt.Sprintf(commands, d.stack.url(), d.visitor.Token, d.stack.owner(),
-		d.visitor.Accounts[0].ID, d.visitor.Accounts[1].ID))
+		d.visitor.Accounts[0].ID, d.visitor.Accounts[1].ID, d.visitor.Accounts[0].ID))
 }
 
 // totals says what there was to count, and how the numbers belong together.
-func totals(r invariant.Report, cut int64) string {
+func totals(r invariant.Report, cut, lost int64) string {
 	return fmt.Sprintf(`
 %8d  payments, %d of them declined for lack of money
 %8d  of these held the money first: %d were captured, %d canceled,
           and %d expired
+%8d  payments by card; the PSP lost %d replies after it had charged
 %8d  refunds
 %8d  events: %d of payments, in the order of each life, the others
           of accounts
@@ -95,5 +105,5 @@ func totals(r invariant.Report, cut int64) string {
 %8d  of these were cut off: the connection broke before the answer came;
           for %d the repeat found what had been done
 
-`, r.Payments, r.Declined, r.Authorized, r.Captured, r.Canceled, r.Expired, r.Refunds, r.Events, r.PaymentEvents, r.Repeated, r.Exchanges, cut, r.Recovered)
+`, r.Payments, r.Declined, r.Authorized, r.Captured, r.Canceled, r.Expired, r.ByCard, lost, r.Refunds, r.Events, r.PaymentEvents, r.Repeated, r.Exchanges, cut, r.Recovered)
 }

@@ -20,12 +20,16 @@ type verdict struct {
 	Canceled          int64   `json:"canceled"`
 	Expired           int64   `json:"expired"`
 	Refunds           int64   `json:"refunds"`
+	CardPayments      int64   `json:"card_payments"`
+	PSPRepliesLost    int64   `json:"psp_replies_lost"`
 	Events            int64   `json:"events"`
 	Lost              int64   `json:"lost"`               // acknowledged payments, events, effects
 	DuplicatedEffects int64   `json:"duplicated_effects"` // keys paid twice, statements ≠ ledger
 	OutOfOrder        int64   `json:"out_of_order"`       // events, or what may not follow
 	Unbalanced        int64   `json:"unbalanced"`         // payments, refunds and accounts
 	HoldsWrong        int64   `json:"holds_wrong"`        // accounts
+	ChargedTwice      int64   `json:"charged_twice"`      // operations
+	PSPUnmatched      int64   `json:"psp_unmatched"`      // the PSP's books and ours, to the minor unit
 	SentAgain         int64   `json:"sent_again"`         // events, by the successors of killed relays
 	Kills             int     `json:"kills"`
 	Seconds           float64 `json:"seconds"`
@@ -54,7 +58,7 @@ func (d *demo) judge(r invariant.Report) verdict {
 		Payments: r.Payments, Replays: r.Replays, MismatchesRefused: r.MismatchesRefused,
 		Declined: r.Declined, Authorized: r.Authorized, Captured: r.Captured, Canceled: r.Canceled,
 		Expired: r.Expired, Refunds: r.Refunds, Events: r.Events,
-		SentAgain: r.Repeated,
+		SentAgain: r.Repeated, CardPayments: r.ByCard, PSPRepliesLost: d.lost,
 		Lost: wrong(
 			invariant.AcknowledgedMissing, invariant.EventsMissing,
 			invariant.EventsLost, invariant.EffectsLost),
@@ -62,8 +66,11 @@ func (d *demo) judge(r invariant.Report) verdict {
 		OutOfOrder:        wrong(invariant.EventsOutOfOrder, invariant.TransitionsIllegal),
 		Unbalanced: wrong(
 			invariant.PaymentsUnbalanced, invariant.RefundsUnbalanced, invariant.BalancesWrong),
-		HoldsWrong: wrong(invariant.HoldsWrong),
-		Wrong:      r.Wrong(),
+		HoldsWrong:   wrong(invariant.HoldsWrong),
+		ChargedTwice: wrong(invariant.ChargedTwice),
+		PSPUnmatched: wrong(invariant.ChargedUnbooked, invariant.BookedUncharged,
+			invariant.PSPDiffers, invariant.OperationsWrong),
+		Wrong: r.Wrong(),
 	}
 }
 
@@ -118,6 +125,8 @@ func (d *demo) objections(r invariant.Report, h *traffic.History) error {
 		{"canceled payment", r.Canceled},
 		{"expired payment", r.Expired},
 		{"refund", r.Refunds},
+		{"payment by card", r.ByCard},
+		{"lost reply of the PSP", d.lost},
 		{"request that was cut off after its COMMIT and found by its repeat", r.Recovered},
 	} {
 		object(saw.n == 0, "there was no %s: nothing was shown of it", saw.what)

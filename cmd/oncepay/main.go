@@ -29,7 +29,7 @@ Exit codes:
   0  done
   1  it could not be tried, or the question not be asked: a flag, a variable, the database,
      the API without an answer to a question
-  2  the service refused; the answer stands
+  2  the service refused; the answer stands. reconcile: the books differ
   3  the outcome is unknown, or could not be shown: repeat with the same key
 
 Variables:
@@ -80,7 +80,7 @@ func run(
 	switch {
 	case errors.Is(err, client.ErrUnknown), errors.Is(err, client.ErrProcessing), errors.Is(err, errNotShown):
 		return exitUnknown
-	case errors.As(err, &refused), errors.Is(err, errNotByCard):
+	case errors.As(err, &refused), errors.Is(err, errNotByCard), errors.Is(err, errDiffer):
 		return exitRefused
 	}
 	return exitFailed
@@ -111,6 +111,9 @@ func newRoot(getenv func(string) string) *cobra.Command {
 			o.listCredentials(), o.createCredential(), o.revokeCredential()),
 		o.statement(),
 		o.outbox(),
+		group("psp", "Show and decide on what the payment service provider (PSP) is asked to do",
+			o.listOperations(), o.showOperation(), o.retryOperation(), o.resolveOperation()),
+		group("reconcile", "Compare the books of others with ours", o.reconcilePSP()),
 		c.pay(), c.capture(), c.cancel(), c.refund(), c.get(), c.key(), c.webhooks(),
 	)
 	return root

@@ -130,11 +130,18 @@ type Migrate struct{ Owner }
 type Oncepay struct {
 	Owner
 	Caller
+	PSP
 }
 
 // Owner is the database as its operator sees it.
 type Owner struct {
 	DatabaseURL string `env:"DATABASE_URL" check:"postgres" example:"postgres://postgres:secret@localhost:5432/oncepay" help:"Postgres, as the owner of the schema"`
+}
+
+// PSP is the payment service provider as its books are compared with ours.
+type PSP struct {
+	PSPURL    string `env:"PSP_URL" check:"url" example:"https://api.psp.example" help:"where the PSP's API is, for reconcile psp"`
+	PSPAPIKey string `env:"PSP_API_KEY" example:"sk_…, as the PSP shows it" help:"our credential at the PSP, for reconcile psp"`
 }
 
 // Caller is the service as its clients see it.
@@ -177,6 +184,9 @@ func LoadMigrate(getenv func(string) string) (Migrate, error) { return load[Migr
 
 // LoadOwner reads what an operator's commands of cmd/oncepay need.
 func LoadOwner(getenv func(string) string) (Owner, error) { return load[Owner](getenv) }
+
+// LoadPSP reads what oncepay reconcile psp needs.
+func LoadPSP(getenv func(string) string) (PSP, error) { return load[PSP](getenv) }
 
 // LoadCaller reads what a client's commands of cmd/oncepay need.
 func LoadCaller(getenv func(string) string) (Caller, error) { return load[Caller](getenv) }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"sync/atomic"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -12,7 +13,10 @@ import (
 
 // Kafka is a broker inside this process: one node, with consumer groups and transactions, all in
 // memory. Topics are created on request only, never by using their names.
-type Kafka struct{ cluster *kfake.Cluster }
+type Kafka struct {
+	cluster *kfake.Cluster
+	down    atomic.Bool
+}
 
 // StartKafka starts a broker on a free port, which is ready when StartKafka returns. The caller
 // stops it.
@@ -66,6 +70,24 @@ func (k *Kafka) Catch(key kmsg.Key, topic string, then func() (drop bool)) {
 		}
 
 		return nil, nil, false
+	})
+}
+
+// SetDown takes the broker away, or brings it back with all that it has: meanwhile every connection
+// ends with its first request.
+func (k *Kafka) SetDown(down bool) {
+	k.down.Store(down)
+	if !down {
+		return
+	}
+
+	k.cluster.Control(func(kmsg.Request) (kmsg.Response, error, bool) {
+		if !k.down.Load() {
+			k.cluster.DropControl()
+			return nil, nil, false
+		}
+		k.cluster.KeepControl()
+		return nil, errDropped, true
 	})
 }
 

@@ -8,14 +8,16 @@ const allPayments = `SELECT count(*) FROM payments`
 // refusals that were decided on data.
 const kept = `(x.status BETWEEN 200 AND 299
     OR x.code IN ('insufficient-funds', 'unknown-account', 'currency-mismatch', 'funding-forbidden', 'amount-out-of-range', 'system-account-exists',
-      'not-found', 'version-mismatch', 'invalid-state', 'authorization-expired', 'amount-exceeds-authorized', 'amount-exceeds-captured'))`
+      'clearing-account-exists', 'cards-not-enabled', 'same-account', 'not-found', 'version-mismatch', 'invalid-state', 'authorization-expired', 'amount-exceeds-authorized', 'amount-exceeds-captured'))`
 
 // later selects the effects of captures, cancels and refunds, and what was captured or refunded. An
-// expiry is nobody's command.
+// expiry is nobody's command, and neither is what the PSP made of a payment or a refund: the client
+// was told that it is processing.
 const later = `
 SELECT c.tenant_id, c.client_id, c.idempotency_key AS key, c.method, c.payment_id, c.version, c.processed_at,
   p.status, p.amount_minor AS authorized_minor, p.amount_minor - p.released_minor AS captured_minor,
-  r.id AS refund_id, r.status AS refund_status, r.amount_minor AS refund_minor
+  r.id AS refund_id, r.amount_minor AS refund_minor, r.id IS NOT NULL AND (r.status = 'processing' OR r.settled_at IS NOT NULL) AS refund_by_card,
+  r.id IS NOT NULL AND r.status = 'declined' AND r.settled_at IS NULL AS refused
 FROM payment_commands c
 JOIN payments p ON p.tenant_id = c.tenant_id AND p.id = c.payment_id
 LEFT JOIN refunds r ON r.payment_id = c.payment_id AND r.payment_version = c.version`
@@ -27,9 +29,13 @@ const asked = `x.payment_id = c.payment_id AND CASE x.command
     WHEN 'cancel' THEN c.status = 'canceled'
     WHEN 'refund' THEN x.amount_minor IN (0, c.refund_minor) END`
 
+// paidFrom is true if the payment p is paid from where x asked.
+const paidFrom = `CASE x.command WHEN 'charge' THEN p.payment_method = 'card' ELSE p.payment_method = 'account' AND p.source_account = x.source_account END`
+
 const acknowledged = `SELECT count(*) FROM exchanges WHERE status BETWEEN 200 AND 299 OR status = 402`
 
-// A payment that was acknowledged as authorized may be captured or canceled by now.
+// A payment that was acknowledged as authorized may be captured or canceled by now, and one by card
+// may have ended in every way. Only what is declined at once, without a PSP, is answered with 402.
 //
 // acknowledgedMissing skips keys that were answered for two requests; reusedKeysAccepted lists
 // them.
@@ -42,9 +48,9 @@ WITH missing AS MATERIALIZED (
       SELECT FROM payments p
       WHERE p.client_id = x.client_id AND p.idempotency_key = x.key
         AND p.amount_minor = x.amount_minor AND p.currency = x.currency
-        AND p.source_account = x.source_account AND p.destination_account = x.destination_account
-        AND CASE x.status WHEN 402 THEN p.status = 'declined'
-          ELSE p.status <> 'declined' AND (p.authorization_expires_at IS NOT NULL) = (x.command = 'authorize') END)
+        AND ` + paidFrom + ` AND p.destination_account = x.destination_account
+        AND (x.status = 402) = (p.status = 'declined' AND p.settled_at IS NULL)
+        AND (x.status = 402 OR (p.authorization_expires_at IS NOT NULL) = (x.command = 'authorize')))
   UNION
   SELECT DISTINCT client_id, key, request
   FROM exchanges x
@@ -52,7 +58,7 @@ WITH missing AS MATERIALIZED (
     AND NOT EXISTS (
       SELECT FROM (` + later + `) c
       WHERE c.client_id = x.client_id AND c.key = x.key AND ` + asked + `
-        AND (x.status = 402) = (c.refund_status IS NOT DISTINCT FROM 'declined'))
+        AND (x.status = 402) = c.refused)
 )
 SELECT format('client %s key %s', client_id, key)
 FROM missing m
@@ -74,7 +80,7 @@ WHERE p.method = 'POST' AND p.client_id IN (SELECT client_id FROM exchanges)
     WHERE x.client_id = p.client_id AND x.key = p.idempotency_key
       AND (x.status BETWEEN 200 AND 299 OR x.status = 402
         OR x.code <> 'idempotency-key-reused' AND x.amount_minor = p.amount_minor AND x.currency = p.currency
-          AND x.source_account = p.source_account AND x.destination_account = p.destination_account))
+          AND ` + paidFrom + ` AND x.destination_account = p.destination_account))
 UNION ALL
 SELECT format('payment %s version %s', c.payment_id, c.version)
 FROM (` + later + `) c
@@ -162,8 +168,9 @@ SELECT (SELECT count(*) FROM payments WHERE processed_at >= (SELECT keys_since F
 
 // Both directions are checked. A payment, and each later change but an expiry, has its key's answer,
 // and that answer is not about an account. The check goes by status and location, which is empty where an operator paid by hand;
-// bodies would not fit into a hash table. And an answer about a payment or a refund (by its members,
-// or as 402) has its effect, with a second of grace, since those are dated to the millisecond.
+// bodies would not fit into a hash table. What came of a card is nobody's command. And an answer about a payment or a refund (by its members,
+// as 402) has its effect, with a second of grace, since those are dated to the millisecond; of one
+// by card it says that it is processing.
 const answersMissing = `
 SELECT format('payment %s', p.id)
 FROM payments p
@@ -171,7 +178,7 @@ WHERE p.processed_at >= (SELECT keys_since FROM bounds)
   AND NOT EXISTS (SELECT FROM idempotency_keys k
                   WHERE k.tenant_id = p.tenant_id AND k.client_id = p.client_id AND k.key = p.idempotency_key
                     AND k.created_at >= (SELECT keys_since FROM bounds)
-                    AND CASE p.status WHEN 'declined' THEN k.status = 402 ELSE k.status = 201 AND k.location NOT LIKE '%/accounts/%' END)
+                    AND CASE WHEN p.status = 'declined' AND p.settled_at IS NULL THEN k.status = 402 ELSE k.status = 201 AND k.location NOT LIKE '%/accounts/%' END)
 UNION ALL
 SELECT format('payment %s version %s', c.payment_id, c.version)
 FROM (` + later + `) c
@@ -179,11 +186,14 @@ WHERE c.processed_at >= (SELECT keys_since FROM bounds)
   AND NOT EXISTS (SELECT FROM idempotency_keys k
                   WHERE k.tenant_id = c.tenant_id AND k.client_id = c.client_id AND k.key = c.key
                     AND k.created_at >= (SELECT keys_since FROM bounds)
-                    AND CASE c.refund_status WHEN 'declined' THEN k.status = 402 ELSE k.status BETWEEN 200 AND 299 AND k.location NOT LIKE '%/accounts/%' END)
+                    AND CASE WHEN c.refused THEN k.status = 402 ELSE k.status BETWEEN 200 AND 299 AND k.location NOT LIKE '%/accounts/%' END)
 UNION ALL
 SELECT format('payment %s version %s', o.aggregate_id, o.aggregate_version)
 FROM outbox_events o
+LEFT JOIN payments p ON p.id::text = o.aggregate_id
+LEFT JOIN refunds r ON r.payment_id::text = o.aggregate_id AND r.payment_version = o.aggregate_version
 WHERE o.aggregate_type = 'payments' AND o.aggregate_version > 1 AND o.event_type <> 'payment.expired'
+  AND (p.payment_method = 'account' OR r.id IS NOT NULL) IS NOT FALSE
   AND NOT EXISTS (SELECT FROM payment_commands c WHERE c.payment_id::text = o.aggregate_id AND c.version = o.aggregate_version)
 UNION ALL
 SELECT format('answer of client %s key %s', k.client_id, k.key)
@@ -192,9 +202,12 @@ WHERE k.created_at >= (SELECT keys_since FROM bounds) + interval '1 second'
   AND (k.status BETWEEN 200 AND 299 AND position('"source_account"'::bytea IN k.body) > 0 OR k.status = 402)
   AND NOT EXISTS (SELECT FROM payments p
                   WHERE p.tenant_id = k.tenant_id AND p.client_id = k.client_id AND p.idempotency_key = k.key
-                    AND (k.status = 402) = (p.status = 'declined')
+                    AND (k.status = 402) = (p.status = 'declined' AND p.settled_at IS NULL)
+                    AND (position(convert_to('{"id":"' || p.id || '","status":"processing"', 'UTF8') IN k.body) = 1) = (p.payment_method = 'card')
                     AND position(convert_to(p.id::text, 'UTF8') IN k.body) > 0)
   AND NOT EXISTS (SELECT FROM (` + later + `) c
                   WHERE c.tenant_id = k.tenant_id AND c.client_id = k.client_id AND c.key = k.key
-                    AND (k.status = 402) = (c.refund_status IS NOT DISTINCT FROM 'declined')
+                    AND (k.status = 402) = c.refused
+                    AND (position(convert_to('{"id":"' || c.refund_id || '","payment_id":"' || c.payment_id || '","status":"processing"', 'UTF8') IN k.body) = 1)
+                      IS NOT DISTINCT FROM CASE WHEN c.refund_id IS NOT NULL THEN c.refund_by_card END
                     AND position(convert_to(c.payment_id::text, 'UTF8') IN k.body) > 0)`

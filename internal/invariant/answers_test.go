@@ -36,7 +36,8 @@ func TestEveryRefusalOfAPaymentIsHeldToItsFirstAnswer(t *testing.T) {
 	}
 }
 
-// refusals are the constants of type payments.Code, read from its source: there is no list to maintain.
+// refusals are the constants of type payments.Code, read from its source: there is no list to maintain. What a PSP made of a payment is
+// never an answer.
 func refusals(t *testing.T) (codes []string) {
 	t.Helper()
 	files, err := filepath.Glob("../payments/*.go")
@@ -54,7 +55,10 @@ func refusals(t *testing.T) (codes []string) {
 		ast.Inspect(file, func(n ast.Node) bool {
 			spec, is := n.(*ast.ValueSpec)
 			if is && fmt.Sprint(spec.Type) == "Code" {
-				for _, v := range spec.Values {
+				for i, v := range spec.Values {
+					if name := spec.Names[i].Name; name == "CardDeclined" || name == "RefusedByPSP" {
+						continue
+					}
 					code, err := strconv.Unquote(types.ExprString(v))
 					if err != nil {
 						t.Fatalf("%s: %s is no plain text", name, types.ExprString(v))

@@ -28,6 +28,10 @@ type Sources struct {
 	// them, and says so.
 	History []string
 
+	// PSP is what the PSP has in its books, every charge and refund. With nil the report leaves out the
+	// lines that need them, and says so; empty books are not nil.
+	PSP []PSPEntry
+
 	// MostRepeated is how many records may be repeats of others; zero allows none. A killed relay
 	// sends again what it had in hand: two batches for each kill.
 	MostRepeated int
@@ -65,6 +69,10 @@ CREATE TEMP TABLE exchanges (
   amount_minor bigint NOT NULL, currency text NOT NULL, source_account uuid NOT NULL, destination_account uuid NOT NULL,
   status int NOT NULL, code text NOT NULL, answer bytea, replayed boolean NOT NULL
 );
+CREATE TEMP TABLE psp_books (
+  kind text NOT NULL, reference text NOT NULL, charge_reference text NOT NULL, operation_id text NOT NULL,
+  amount_minor bigint NOT NULL, currency text NOT NULL, declined boolean NOT NULL
+);
 CREATE TEMP TABLE bounds (consumer text COLLATE "C", keep interval, keys_since timestamptz, outbox_since timestamptz, topics_since timestamptz)`
 
 // insertBounds records how far back each place remembers. keep falls back to 24 hours, the least
@@ -75,7 +83,7 @@ SELECT $1, coalesce($2, '-infinity'::timestamptz), coalesce((SELECT keep FROM id
   (SELECT min(to_date(right(c.relname, 8), 'YYYYMMDD')) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
    WHERE i.inhparent = 'outbox_events'::regclass AND c.relname ~ '^outbox_events_[0-9]{8}$')::timestamp AT TIME ZONE 'UTC', '-infinity')`
 
-const finishBounds = `UPDATE bounds SET keys_since = now() - keep; ANALYZE topic_records; ANALYZE exchanges; ANALYZE bounds`
+const finishBounds = `UPDATE bounds SET keys_since = now() - keep; ANALYZE topic_records; ANALYZE exchanges; ANALYZE psp_books; ANALYZE bounds`
 
 const aggregateTypes = `SELECT aggregate_type FROM outbox_events UNION VALUES ('payments'), ('accounts')`
 
@@ -128,6 +136,10 @@ func (c *check) gather(ctx context.Context) error {
 		}
 	}
 
+	if err := copyBooks(ctx, c.conn, c.PSP); err != nil {
+		return err
+	}
+
 	// Read the topics before the tables' snapshot: an event on a topic is then always in the
 	// outbox.
 	since, err := c.gatherTopics(ctx)
@@ -174,7 +186,7 @@ SELECT p.*, (SELECT count(*) FROM refunds WHERE status = 'completed'),
   (SELECT count(*) FROM (SELECT FROM exchanges GROUP BY client_id, key, request HAVING bool_or(status = 0) AND bool_or(replayed)
      AND NOT bool_or((status BETWEEN 200 AND 299 OR status = 402) AND NOT replayed)) found)
 FROM (
-  SELECT count(*), count(*) FILTER (WHERE status = 'declined'), count(authorization_expires_at),
+  SELECT count(*), count(*) FILTER (WHERE status = 'declined' AND payment_method = 'account'), count(*) FILTER (WHERE payment_method = 'card'), count(authorization_expires_at),
     count(*) FILTER (WHERE authorization_expires_at IS NOT NULL AND status = 'completed'),
     count(*) FILTER (WHERE status = 'canceled'), count(*) FILTER (WHERE status = 'expired')
   FROM payments
@@ -188,7 +200,7 @@ func (c *check) count(ctx context.Context) error {
 		c.Progress("count all")
 		r := &c.report
 		err := tx.QueryRow(ctx, totals).Scan(
-			&r.Payments, &r.Declined, &r.Authorized, &r.Captured, &r.Canceled, &r.Expired, &r.Refunds, &r.Events, &r.PaymentEvents, &r.Records,
+			&r.Payments, &r.Declined, &r.ByCard, &r.Authorized, &r.Captured, &r.Canceled, &r.Expired, &r.Refunds, &r.Events, &r.PaymentEvents, &r.Records,
 			&r.Exchanges, &r.Replays, &r.MismatchesRefused, &r.Recovered,
 		)
 		if err != nil {
@@ -197,7 +209,7 @@ func (c *check) count(ctx context.Context) error {
 
 		for _, q := range queries {
 			// A line without its source would look fine, so the report names it instead.
-			if q.needs == histories && len(c.History) == 0 || q.needs == topics && len(c.Brokers) == 0 {
+			if !c.has(q.needs) {
 				r.LeftOut = append(r.LeftOut, q.name)
 				continue
 			}
@@ -219,6 +231,19 @@ func (c *check) count(ctx context.Context) error {
 	})
 }
 
+// has reports whether a source was given.
+func (c *check) has(s source) bool {
+	switch s {
+	case histories:
+		return len(c.History) > 0
+	case topics:
+		return len(c.Brokers) > 0
+	case provider:
+		return c.PSP != nil
+	}
+	return true
+}
+
 // query is one line of the report. wrong lists what is wrong and returns no rows when all is
 // well; of counts how many units were looked at.
 type query struct {
@@ -235,7 +260,8 @@ type source int
 const (
 	nothing source = iota
 	histories
-	topics // and the consumer's work on them
+	topics   // and the consumer's work on them
+	provider // the PSP's books
 )
 
 // queries is in the order of the report.
@@ -263,6 +289,11 @@ var queries = []query{
 	{PaymentsAstray, nothing, "payments", allPayments, paymentsAstray},
 	{BalancesWrong, nothing, "accounts", allAccounts, balancesWrong},
 	{HoldsWrong, nothing, "accounts", allAccounts, holdsWrong},
+	{OperationsWrong, nothing, "operations", allOperations, operationsWrong},
+	{ChargedTwice, provider, "charges and refunds", executed, chargedTwice},
+	{ChargedUnbooked, provider, "charges and refunds", executed, chargedUnbooked},
+	{BookedUncharged, provider, "operations", succeededOperations, bookedUncharged},
+	{PSPDiffers, provider, "operations", succeededOperations, pspDiffers},
 }
 
 func (q query) run(ctx context.Context, tx pgx.Tx) (Line, error) {

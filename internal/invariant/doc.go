@@ -1,6 +1,6 @@
 // Package invariant counts what was lost, doubled, reordered, changed or out of balance. It works
-// after the fact and from outside: from the tables, one full scan of the topics, and what clients
-// recorded. It asks no program and imports none of them.
+// after the fact and from outside: from the tables, one full scan of the topics, what clients
+// recorded, and the PSP's books. It asks no program and imports none of them.
 //
 // It is for anyone who wants to trust the service. The demo and the crash tests end with it. No
 // command runs it against a service of yours; copy a single query for that. Each is a constant of
@@ -72,8 +72,17 @@
 //	                               that names another tenant
 //	wrong balances                 balance and entries of an account differ, entries have a gap, or
 //	                               a customer was below zero
-//	wrong holds                    an account does not hold the sum of its authorized payments, or a
-//	                               customer holds more than it has
+//	wrong holds                    an account does not hold the sum of its authorized payments and of
+//	                               its refunds that are processing, or a customer holds more than it has
+//	operations unlike payments     a payment by card, or a refund of one, without its one operation, or
+//	                               not as the operation ended; an operation of neither
+//
+// From the PSP's books, left out without them:
+//
+//	charged twice                  two charges or two refunds that succeeded, of one operation
+//	charged and not completed      one that succeeded, and our operation did not
+//	completed and not charged      an operation that succeeded, and nothing in the PSP's books did
+//	amounts unlike the PSP's       another amount, currency, reference, or charge that is refunded
 //
 // From the topics and the consumer's tables, left out without brokers:
 //

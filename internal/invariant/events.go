@@ -8,8 +8,8 @@ SELECT (SELECT count(*) FROM payments WHERE processed_at >= (SELECT outbox_since
      + (SELECT count(*) FROM accounts WHERE created_at >= (SELECT outbox_since FROM bounds))`
 
 // Both directions are checked. Every version of a payment has its event, the last one in agreement
-// with the payment's status, every refund has one that names it, and every account has its first
-// one. No event tells of a missing payment, refund or account.
+// with the payment's status, every refund has one that names it, and a second one if it was with
+// the PSP and has ended, and every account has its first one. No event tells of a missing payment, refund or account.
 const eventsMissing = `
 SELECT format('payment %s version %s', p.id, v)
 FROM payments p CROSS JOIN LATERAL generate_series(1, p.version) v
@@ -23,12 +23,22 @@ FROM refunds r
 WHERE r.processed_at >= (SELECT outbox_since FROM bounds)
   AND NOT EXISTS (SELECT FROM outbox_events o
                   WHERE o.aggregate_type = 'payments' AND o.aggregate_id = r.payment_id::text AND o.aggregate_version = r.payment_version
+                    AND o.event_type = 'refund.' || CASE WHEN r.settled_at IS NOT NULL THEN 'processing' ELSE r.status END
+                    AND position(convert_to(r.id::text, 'UTF8') IN o.payload) > 0)
+UNION ALL
+SELECT format('end of refund %s', r.id)
+FROM refunds r
+WHERE r.processed_at >= (SELECT outbox_since FROM bounds) AND r.settled_at IS NOT NULL
+  AND NOT EXISTS (SELECT FROM outbox_events o
+                  WHERE o.aggregate_type = 'payments' AND o.aggregate_id = r.payment_id::text AND o.aggregate_version > r.payment_version
                     AND o.event_type = 'refund.' || r.status AND position(convert_to(r.id::text, 'UTF8') IN o.payload) > 0)
 UNION ALL
 SELECT format('event %s', o.event_id)
 FROM outbox_events o
 WHERE o.aggregate_type = 'payments' AND o.event_type LIKE 'refund.%'
-  AND NOT EXISTS (SELECT FROM refunds r WHERE r.payment_id::text = o.aggregate_id AND r.payment_version = o.aggregate_version)
+  AND NOT EXISTS (SELECT FROM refunds r WHERE r.payment_id::text = o.aggregate_id
+                    AND (r.payment_version = o.aggregate_version OR o.event_type = 'refund.' || r.status AND r.settled_at IS NOT NULL
+                      AND o.aggregate_version > r.payment_version AND position(convert_to(r.id::text, 'UTF8') IN o.payload) > 0))
 UNION ALL
 SELECT format('account %s', a.id)
 FROM accounts a
@@ -51,11 +61,12 @@ const paymentEvents = `SELECT count(*) FROM outbox_events WHERE aggregate_type =
 // have been dropped.
 const transitionsIllegal = `
 WITH life (before, next) AS (VALUES
-  ('', 'payment.authorized'), ('', 'payment.completed'), ('', 'payment.declined'),
+  ('', 'payment.authorized'), ('', 'payment.completed'), ('', 'payment.declined'), ('', 'payment.processing'),
+  ('payment.processing', 'payment.completed'), ('payment.processing', 'payment.declined'), ('payment.processing', 'payment.failed'),
   ('payment.authorized', 'payment.completed'), ('payment.authorized', 'payment.canceled'), ('payment.authorized', 'payment.expired'),
-  ('payment.completed', 'refund.completed'), ('payment.completed', 'refund.declined'),
-  ('refund.completed', 'refund.completed'), ('refund.completed', 'refund.declined'),
-  ('refund.declined', 'refund.completed'), ('refund.declined', 'refund.declined')
+  ('payment.completed', 'refund.completed'), ('payment.completed', 'refund.declined'), ('payment.completed', 'refund.processing')
+  UNION ALL SELECT 'refund.' || before, 'refund.' || next
+  FROM unnest(ARRAY['processing', 'completed', 'declined', 'failed']) before, unnest(ARRAY['processing', 'completed', 'declined', 'failed']) next
 )
 SELECT format('payment %s: %s after %s', aggregate_id, event_type, coalesce(nullif(told.before, ''), 'nothing'))
 FROM (

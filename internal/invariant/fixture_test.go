@@ -41,6 +41,9 @@ type world struct {
 	system, a, b   uuid.UUID // accounts
 
 	held, captured, canceled, expired, refunded uuid.UUID // payments
+	charged, declinedCard, waiting              uuid.UUID // by card
+	clearing                                    uuid.UUID
+	psp                                         []invariant.PSPEntry // the PSP's books
 
 	history  []invariant.Exchange
 	messages []relay.Message
@@ -74,6 +77,7 @@ func newWorld(t *testing.T) *world {
 	w.history = append(append(w.history, declined...), unknown...)
 
 	w.live(t)
+	w.cards(t)
 
 	// What a service refuses, and what goes wrong on the way, is no answer of a key's own.
 	reused := declined[0]
@@ -154,6 +158,61 @@ func (w *world) available(t *testing.T, account uuid.UUID) (n int64) {
 		t.Fatal(err)
 	}
 	return n
+}
+
+// cards adds payments by card that have ended in every way, one that has not, and refunds alike.
+func (w *world) cards(t *testing.T) {
+	t.Helper()
+	w.clearing = w.open(t, payments.Clearing)
+	w.charged = w.charge(t, 1000)
+	w.settleCard(t, payments.Succeeded)
+	w.declinedCard = w.charge(t, 2000)
+	w.settleCard(t, payments.OperationDeclined)
+	w.charge(t, 3000)
+	w.settleCard(t, payments.OperationFailed)
+	for _, end := range []payments.OperationState{payments.Succeeded, payments.OperationDeclined, payments.OperationFailed} {
+		w.history = append(w.history, w.refund(t, w.charged, 100)...)
+		w.settleCard(t, end)
+	}
+	w.history = append(w.history, w.refund(t, w.charged, 200)...)
+	spend := w.pay(t, w.b, w.a, w.available(t, w.b))
+	w.history = append(w.history, spend...)
+	w.history = append(w.history, w.refund(t, w.charged, 300)...) // declined at once
+	w.history = append(w.history, w.pay(t, w.a, w.b, spend[0].AmountMinor)...)
+	w.waiting = w.charge(t, 4000)
+}
+
+func (w *world) charge(t *testing.T, amount int64) (id uuid.UUID) {
+	t.Helper()
+	x := w.ask(t, invariant.Exchange{Command: invariant.Charge, AmountMinor: amount, Currency: "USD", DestinationAccount: w.b},
+		payments.CreatePayment{AmountMinor: amount, Currency: "USD", DestinationAccount: w.b, Card: "tok_visa"})
+	w.history = append(w.history, x...)
+	if err := w.db.QueryRow(t.Context(), `SELECT id FROM payments WHERE idempotency_key = $1`, x[0].Key).Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+// settleCard does what a worker does with the operation that waits, at a PSP whose books are w.psp.
+func (w *world) settleCard(t *testing.T, end payments.OperationState) {
+	t.Helper()
+	claimed, err := w.processor.ClaimOperations(t.Context(), 10, time.Minute)
+	if err != nil || len(claimed) != 1 {
+		t.Fatalf("%d claimed: %v", len(claimed), err)
+	}
+	o := claimed[0]
+	r := payments.Result{OperationID: o.ID, State: end, Token: o.Token}
+	if end != payments.OperationFailed {
+		r.Reference = fmt.Sprintf("%s_%d", o.Kind, len(w.psp))
+		w.psp = append(w.psp, invariant.PSPEntry{
+			Kind: string(o.Kind), Reference: r.Reference, ChargeReference: o.ChargeReference, OperationID: o.ID.String(),
+			AmountMinor: o.AmountMinor, Currency: o.Currency, Declined: end == payments.OperationDeclined,
+		})
+	}
+	recorded, err := w.processor.Record(t.Context(), []payments.Result{r})
+	if err != nil || recorded[0] != payments.Applied {
+		t.Fatalf("%v: %v", recorded, err)
+	}
 }
 
 // pay asks for a payment under a key of its own and repeats the request. It returns what the client saw, and notes nothing.
@@ -295,7 +354,7 @@ func (w *world) settle(t *testing.T) {
 // check counts, with the history in a file.
 func (w *world) check(t *testing.T, change ...func(*invariant.Sources)) invariant.Report {
 	t.Helper()
-	s := invariant.Sources{DB: w.db, Brokers: w.brokers, TopicPrefix: w.prefix, Consumer: statements.Consumer, History: []string{w.historyFile(t)}}
+	s := invariant.Sources{DB: w.db, Brokers: w.brokers, TopicPrefix: w.prefix, Consumer: statements.Consumer, History: []string{w.historyFile(t)}, PSP: w.psp}
 	for _, c := range change {
 		c(&s)
 	}

@@ -33,7 +33,7 @@ type Exchange struct {
 	PaymentID   uuid.UUID `json:"payment_id,omitzero"` // of a later command: what it is about
 	AmountMinor int64     `json:"amount_minor"`        // 0: all that can be captured or refunded
 
-	// Of Pay and Authorize.
+	// Of Pay, Authorize and Charge.
 	Currency           string    `json:"currency,omitempty"`
 	SourceAccount      uuid.UUID `json:"source_account,omitzero"`
 	DestinationAccount uuid.UUID `json:"destination_account,omitzero"`
@@ -48,13 +48,14 @@ type Exchange struct {
 // Command is what a client asked for.
 type Command string
 
-// The commands of a history. The last three are about a payment that was made before.
+// The commands of a history. Capture, Cancel and Refund are about a payment that was made before.
 const (
 	Pay       Command = "pay"
 	Authorize Command = "authorize"
 	Capture   Command = "capture"
 	Cancel    Command = "cancel"
 	Refund    Command = "refund"
+	Charge    Command = "charge" // a payment by card; it has no source account
 )
 
 // maxLine bounds the memory that a file which is no history can take.
@@ -158,9 +159,9 @@ func exchangeRow(line []byte) ([]any, error) {
 		return nil, errors.New("no client_id")
 	case x.Key == "":
 		return nil, errors.New("no key")
-	case !slices.Contains([]Command{Pay, Authorize, Capture, Cancel, Refund}, x.Command):
+	case !slices.Contains([]Command{Pay, Authorize, Charge, Capture, Cancel, Refund}, x.Command):
 		return nil, fmt.Errorf("command is %q", x.Command)
-	case (x.Command == Pay || x.Command == Authorize) != (about == nil):
+	case slices.Contains([]Command{Pay, Authorize, Charge}, x.Command) != (about == nil):
 		return nil, fmt.Errorf("command %s with payment_id %s", x.Command, x.PaymentID)
 	case strings.ContainsRune(x.Key+x.Currency+x.Code, 0):
 		return nil, errors.New("a text with the character U+0000")

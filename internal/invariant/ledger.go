@@ -32,9 +32,10 @@ END) IS NOT TRUE`
 
 const allRefunds = `SELECT count(*) FROM refunds`
 
-// A completed refund has two entries of its own, which move its amount back, and a declined one has
+// A completed refund has two entries of its own, which move its amount back, and any other one has
 // none. No entry lacks its refund. A refund has the payment's accounts, the other way round, and its
-// currency. A payment knows the sum of its completed refunds.
+// currency. A payment knows the sums of its refunds that are completed, and that are
+// processing.
 const refundsUnbalanced = `
 SELECT format('refund %s', coalesce(e.refund_id, r.id))
 FROM refunds r FULL JOIN (SELECT * FROM ledger_entries WHERE refund_id IS NOT NULL) e ON e.refund_id = r.id
@@ -43,7 +44,7 @@ HAVING (CASE min(r.status)
   WHEN 'completed' THEN count(*) = 2 AND bool_and(e.payment_id = r.payment_id AND e.currency = r.currency)
     AND count(*) FILTER (WHERE e.account_id = r.source_account AND e.amount_minor = -r.amount_minor) = 1
     AND count(*) FILTER (WHERE e.account_id = r.destination_account AND e.amount_minor = r.amount_minor) = 1
-  WHEN 'declined' THEN count(e.id) = 0
+  ELSE count(r.id) > 0 AND count(e.id) = 0
 END) IS NOT TRUE
 UNION
 SELECT format('refund %s', r.id)
@@ -51,8 +52,11 @@ FROM refunds r LEFT JOIN payments p ON p.id = r.payment_id AND p.tenant_id = r.t
 WHERE (r.source_account = p.destination_account AND r.destination_account = p.source_account AND r.currency = p.currency) IS NOT TRUE
 UNION
 SELECT format('refunds of payment %s', p.id)
-FROM payments p LEFT JOIN (SELECT payment_id, sum(amount_minor) AS refunded_minor FROM refunds WHERE status = 'completed' GROUP BY 1) r ON r.payment_id = p.id
-WHERE p.refunded_minor <> coalesce(r.refunded_minor, 0)`
+FROM payments p LEFT JOIN (
+  SELECT payment_id, sum(amount_minor) FILTER (WHERE status = 'completed') AS refunded_minor, sum(amount_minor) FILTER (WHERE status = 'processing') AS refunding_minor
+  FROM refunds GROUP BY 1
+) r ON r.payment_id = p.id
+WHERE (p.refunded_minor, p.refunding_minor) IS DISTINCT FROM (coalesce(r.refunded_minor, 0), coalesce(r.refunding_minor, 0))`
 
 // Both accounts belong to the payment's tenant and have its currency. Its client belongs to the
 // tenant. Events name the tenant.
@@ -92,12 +96,18 @@ FULL JOIN (
 ) e ON e.account_id = a.id
 WHERE (a.balance_minor = coalesce(e.balance_minor, 0) AND a.entry_count = coalesce(e.entry_count, 0)
   AND (e.account_id IS NULL OR e.in_line AND e.currency = a.currency AND e.other_currency = a.currency)
-  AND (a.kind = 'system' OR a.balance_minor >= 0 AND coalesce(e.lowest, 0) >= 0)) IS NOT TRUE`
+  AND (a.kind <> 'customer' OR a.balance_minor >= 0 AND coalesce(e.lowest, 0) >= 0)) IS NOT TRUE`
 
-// An account holds the sum of its authorized payments, and no customer holds more than it has.
+// An account holds the sum of its authorized payments and of the refunds from it that are
+// processing, and no customer holds more than it has.
 const holdsWrong = `
-SELECT format('account %s', coalesce(a.id, p.source_account))
+SELECT format('account %s', coalesce(a.id, h.source_account))
 FROM accounts a
-FULL JOIN (SELECT source_account, sum(amount_minor) AS held_minor FROM payments WHERE status = 'authorized' GROUP BY 1) p ON p.source_account = a.id
-WHERE a.held_minor IS DISTINCT FROM coalesce(p.held_minor, 0)
+FULL JOIN (
+  SELECT source_account, sum(amount_minor) AS held_minor
+  FROM (SELECT source_account, amount_minor FROM payments WHERE status = 'authorized'
+        UNION ALL SELECT source_account, amount_minor FROM refunds WHERE status = 'processing') held
+  GROUP BY 1
+) h ON h.source_account = a.id
+WHERE a.held_minor IS DISTINCT FROM coalesce(h.held_minor, 0)
    OR a.kind = 'customer' AND a.held_minor > greatest(a.balance_minor, 0)`

@@ -32,15 +32,21 @@ const (
 	PaymentsAstray      = "payments across tenants"
 	BalancesWrong       = "wrong balances"
 	HoldsWrong          = "wrong holds"
+	OperationsWrong     = "operations unlike payments"
+	ChargedTwice        = "charged twice"
+	ChargedUnbooked     = "charged and not completed"
+	BookedUncharged     = "completed and not charged"
+	PSPDiffers          = "amounts unlike the PSP's"
 )
 
 // Report is what was counted.
 type Report struct {
 	Lines   []Line
-	LeftOut []string // names of lines not counted for lack of a history or a broker
+	LeftOut []string // names of lines not counted for lack of a history, a broker or the PSP's books
 
 	// In the tables and on the topics.
-	Payments, Declined int64
+	Payments, Declined int64 // declined for lack of money
+	ByCard             int64 // of Payments
 
 	// Of Payments: those that held money first, and what ended the hold.
 	Authorized, Captured, Canceled, Expired int64

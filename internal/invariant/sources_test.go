@@ -233,6 +233,20 @@ func TestWithoutBrokersTheTablesAreCountedAllTheSame(t *testing.T) {
 	wantWrong(t, w.check(t, tablesOnly), invariant.BalancesWrong, invariant.EventsMissing)
 }
 
+func TestWithoutThePSPsBooksTheirLinesAreLeftOut(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.settle(t)
+	r := w.check(t, func(s *invariant.Sources) { s.PSP = nil })
+	wantWrong(t, r)
+	want := []string{invariant.ChargedTwice, invariant.ChargedUnbooked, invariant.BookedUncharged, invariant.PSPDiffers}
+	if diff := cmp.Diff(want, r.LeftOut); diff != "" {
+		t.Errorf("left out (-want +got):\n%s", diff)
+	}
+	// Empty books are books.
+	wantWrong(t, w.check(t, func(s *invariant.Sources) { s.PSP = []invariant.PSPEntry{} }), invariant.BookedUncharged)
+}
+
 func TestAHistoryThatCannotBeReadIsAnErrorThatNamesTheLine(t *testing.T) {
 	t.Parallel()
 	w := &world{db: testenv.Database(t).Pool(t, ""), brokers: testenv.Brokers(t), prefix: testenv.TopicPrefix(t)}
@@ -361,7 +375,7 @@ func TestProgressIsToldByStage(t *testing.T) {
 	w.settle(t)
 	var told []string
 	w.check(t, func(s *invariant.Sources) { s.Progress = func(doing string) { told = append(told, doing) } })
-	for _, want := range []string{"find topics", "read topics: 0 of 31 records", "count " + invariant.BalancesWrong} {
+	for _, want := range []string{"find topics", "read topics: 0 of 49 records", "count " + invariant.BalancesWrong} {
 		if !slices.Contains(told, want) {
 			t.Errorf("not told: %q, but %q", want, told)
 		}

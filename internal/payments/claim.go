@@ -34,7 +34,7 @@ UPDATE psp_operations o SET state = 'unknown', tries = tries + 1, token = token 
     first_tried_at = coalesce(first_tried_at, now()), next_try_at = now() + $2::interval
 FROM due WHERE o.id = due.id
 RETURNING due.next_try_at, o.id, o.tenant_id, o.payment_id, o.refund_id, o.kind, o.amount_minor,
-    o.currency, o.card_token, due.state, o.tries, o.token, now() - o.first_tried_at, o.created_at,
+    o.currency, o.card_token, due.state, o.tries, o.token, now() - o.created_at, o.created_at,
     coalesce((SELECT c.reference FROM psp_operations c
               WHERE o.kind = 'refund' AND c.payment_id = o.payment_id AND c.kind = 'charge'), '')`
 )

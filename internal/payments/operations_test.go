@@ -2,6 +2,7 @@ package payments_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -21,5 +22,19 @@ func TestKeyOfOperationNeverChanges(t *testing.T) {
 	other.ID = uuid.New()
 	if again.Key() != o.Key() || other.Key() == o.Key() {
 		t.Error("the key depends on the try, or not on the operation")
+	}
+}
+
+// A restored database has forgotten the first call. The PSP may have forgotten its key.
+func TestOperationAgesFromItsDecision(t *testing.T) {
+	t.Parallel()
+	b := newBank(t, nil)
+	b.open(t, payments.Clearing, "USD")
+	b.process(t, b.byCard(b.customer(t, 0), 100))
+	if _, err := b.owner.Exec(t.Context(), `UPDATE psp_operations SET created_at = created_at - interval '2 days'`); err != nil {
+		t.Fatal(err)
+	}
+	if age := b.claimed(t, 1)[0].Age; age < 48*time.Hour {
+		t.Errorf("it is %s old", age)
 	}
 }

@@ -55,6 +55,17 @@ func (c *caller) next(ctx context.Context) {
 			c.refund(ctx, paid)
 			return
 		}
+
+	case kind < 42:
+		// Perhaps it is still processing, or was declined: then this is refused.
+		if paid, found := c.load.charged.take(); found {
+			c.send(ctx, c.about(paid, "refunds", 1+rand.Int64N(paid.AmountMinor)))
+			return
+		}
+
+	case kind < 50 && c.load.Cards:
+		c.payByCard(ctx)
+		return
 	}
 
 	c.pay(ctx)
@@ -83,6 +94,21 @@ func (c *caller) pay(ctx context.Context) {
 		c.load.holds.add(m)
 	default:
 		c.load.paid.add(m)
+	}
+}
+
+// payByCard makes a payment that the PSP decides on later.
+func (c *caller) payByCard(ctx context.Context) {
+	body := c.payment()
+	body.SourceAccount = uuid.Nil
+	body.PaymentMethod = &paymentMethod{"card", "tok_visa"}
+	if rand.IntN(20) == 0 {
+		body.PaymentMethod.Token = "tok_declined"
+	}
+
+	a, known := c.send(ctx, request{shop: c.shop, path: paymentsPath, key: c.key(), body: body})
+	if m, made := readMade(a); known && made {
+		c.load.charged.add(m)
 	}
 }
 

@@ -83,8 +83,11 @@ func askedFor(a client.Attempt) (x invariant.Exchange, err error) {
 		Command: invariant.Pay, AmountMinor: p.AmountMinor, Currency: p.Currency,
 		SourceAccount: p.SourceAccount, DestinationAccount: p.DestinationAccount,
 	}
-	if p.Capture == "manual" {
+	switch {
+	case p.Capture == "manual":
 		x.Command = invariant.Authorize
+	case p.PaymentMethod != nil:
+		x.Command = invariant.Charge
 	}
 
 	if below, is := strings.CutPrefix(a.Path, paymentsPath+"/"); is {

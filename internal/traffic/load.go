@@ -17,14 +17,17 @@ import (
 // Load is a set of clients. Six in ten requests are new payments, of which a third only hold the
 // money. The others capture, cancel and refund them, or are habits of real clients that a payments
 // service must survive: repeats, keys used twice, simultaneous duplicates, hanging up, payments that
-// exceed any balance. A hold that is left alone expires.
+// exceed any balance. A hold that is left alone expires. With Cards an eighth of the payments comes
+// by card.
 type Load struct {
 	History *History
 	First   chan struct{} // closed when the first payment was made
+	Cards   bool          // some pay by card; set it before Run
 
 	shops    []shop
 	holds    memory       // authorized payments
 	paid     memory       // completed ones
+	charged  memory       // those by card, which may still be processing
 	inFlight atomic.Int64 // requests sent and not yet answered
 	once     sync.Once
 }

@@ -26,12 +26,19 @@ const paymentsPath = "/api/v1/payments"
 
 // payment is the body of a new payment.
 type payment struct {
-	AmountMinor          int64     `json:"amount_minor"`
-	Currency             string    `json:"currency"`
-	SourceAccount        uuid.UUID `json:"source_account"`
-	DestinationAccount   uuid.UUID `json:"destination_account"`
-	Capture              string    `json:"capture,omitempty"`
-	AuthorizationSeconds int       `json:"authorization_seconds,omitempty"`
+	AmountMinor          int64          `json:"amount_minor"`
+	Currency             string         `json:"currency"`
+	SourceAccount        uuid.UUID      `json:"source_account,omitzero"` // zero: by card
+	DestinationAccount   uuid.UUID      `json:"destination_account"`
+	PaymentMethod        *paymentMethod `json:"payment_method,omitempty"`
+	Capture              string         `json:"capture,omitempty"`
+	AuthorizationSeconds int            `json:"authorization_seconds,omitempty"`
+}
+
+// paymentMethod is a card.
+type paymentMethod struct {
+	Type  string `json:"type"`
+	Token string `json:"token"`
 }
 
 // amount is the body of a capture, a cancel or a refund.

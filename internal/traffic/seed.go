@@ -28,7 +28,7 @@ const (
 func SeedArgs(name string) []string {
 	return []string{
 		"seed", "--tenant", "demo", "--client", name, "--currency", "USD",
-		"--accounts", Accounts, "--fund", funds, "--json",
+		"--accounts", Accounts, "--fund", funds, "--cards", "--json",
 	}
 }
 

@@ -17,7 +17,8 @@ SELECT p.*, (SELECT count(*) FROM refunds WHERE status = 'completed'),
   (SELECT count(*) FROM outbox_events WHERE aggregate_type IN ('payments', 'accounts')),
   (SELECT count(*) FROM outbox_events o, outbox_cursors c
    WHERE o.id > c.last_id AND aggregate_type IN ('payments', 'accounts')),
-  (SELECT count(*) FROM inbox_events WHERE consumer = $1)
+  (SELECT count(*) FROM inbox_events WHERE consumer = $1),
+  (SELECT count(*) FROM psp_operations WHERE state IN ('pending', 'unknown') AND next_try_at <> 'infinity')
 FROM (
   SELECT count(*), count(*) FILTER (WHERE status = 'authorized'),
     count(*) FILTER (WHERE status = 'authorized' AND authorization_expires_at < now() + $2),
@@ -33,6 +34,7 @@ type Counts struct {
 	Expiring                    int // of Held, those that will expire while Drain waits
 	Captured, Canceled, Expired int
 	Refunds                     int
+	AtPSP                       int // charges and refunds that have not ended, and will by themselves
 
 	Events, Backlog, Consumed int
 }
@@ -67,7 +69,7 @@ func OpenView(ctx context.Context, url string, brokers []string, consumer string
 func (v View) Count(ctx context.Context) (c Counts, err error) {
 	row := v.conn.QueryRow(ctx, countAll, v.consumer, drainMax)
 	err = row.Scan(&c.Payments, &c.Held, &c.Expiring, &c.Captured, &c.Canceled, &c.Expired, &c.Refunds,
-		&c.Events, &c.Backlog, &c.Consumed)
+		&c.Events, &c.Backlog, &c.Consumed, &c.AtPSP)
 	if err != nil {
 		return c, fmt.Errorf("count: %w", err)
 	}
@@ -81,8 +83,8 @@ const (
 	lostAfter = 3 * time.Second
 )
 
-// Drain waits until the holds that are about to expire have expired, and everything that was
-// committed has been relayed and consumed. If the relay has
+// Drain waits until the holds that are about to expire have expired, the PSP has answered, and
+// everything that was committed has been relayed and consumed. If the relay has
 // recorded an event as sent, and the consumer has read the topics to their ends without finding it,
 // Drain stops waiting and returns an error.
 func (v View) Drain(ctx context.Context, progress func(Counts)) error {
@@ -111,7 +113,7 @@ func (v View) Drain(ctx context.Context, progress func(Counts)) error {
 		// An error here means that time ran out, which the select reports.
 		switch {
 		case err != nil:
-		case c.Backlog == 0 && c.Consumed == c.Events && c.Expiring == 0:
+		case c.Backlog == 0 && c.Consumed == c.Events && c.Expiring == 0 && c.AtPSP == 0:
 			return nil
 		case time.Since(readAll) > lostAfter:
 			return fmt.Errorf("events lost: of %d that were relayed only %d were on the topics",
@@ -121,7 +123,8 @@ func (v View) Drain(ctx context.Context, progress func(Counts)) error {
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("not drained: of %d events %d are relayed and %d consumed; "+
-				"%d holds have not expired", c.Events, c.Events-c.Backlog, c.Consumed, c.Expiring)
+				"%d holds have not expired, %d operations of the PSP have not ended",
+				c.Events, c.Events-c.Backlog, c.Consumed, c.Expiring, c.AtPSP)
 		case <-line.C:
 			progress(c)
 		case <-tick.C:

@@ -2,6 +2,8 @@ package plans
 
 import (
 	"context"
+	"net/http"
+	"net/http/httptest"
 	"testing"
 	"time"
 
@@ -24,10 +26,28 @@ func (c caller) charge(t *testing.T, accounts []uuid.UUID) {
 		refunds = append(refunds, payments.RefundPayment{Target: payments.Target{PaymentID: id}})
 	}
 
-	worker := &payments.Processor{DB: c.open(t, "worker", c.sent["worker"].trace)}
+	c.await(t, paid[0])
+	for _, status := range []string{"processing", "failed"} {
+		c.get(t, "/api/v1/payments?status="+status)
+		c.get(t, "/api/v1/payments?limit=100&status="+status+"&account="+accounts[0].String())
+	}
+
+	pool := c.open(t, "worker", c.sent["worker"].trace)
+	worker := &payments.Processor{DB: pool}
+	if waiting, err := payments.CountWaiting(t.Context(), pool); err != nil || waiting.Pending != 100 {
+		t.Fatalf("%+v wait, %v", waiting, err)
+	}
 	c.settle(t, worker, false)
 	c.succeed(t, refunds)
 	c.settle(t, worker, true)
+}
+
+// await reads a payment that is processing, and waits for its end in vain.
+func (c caller) await(t *testing.T, payment uuid.UUID) {
+	t.Helper()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/api/v1/payments/"+payment.String(), nil)
+	r.Header.Set("Prefer", "wait=1")
+	c.do(t, r, http.StatusOK)
 }
 
 // settle records what the PSP did with everything that is due: some of it while psql keeps an operation
@@ -67,6 +87,7 @@ func (c caller) settle(t *testing.T, worker *payments.Processor, kept bool) {
 		}
 	}
 	c.record(t, worker, results)
+	c.record(t, c.processor, results[:1]) // as a webhook of the PSP does
 }
 
 func (c caller) record(t *testing.T, worker *payments.Processor, results []payments.Result) []payments.Recorded {

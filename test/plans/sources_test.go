@@ -43,6 +43,9 @@ func (s *service) wantAllSent(t *testing.T) {
 				if name == "readCursors" {
 					continue // of oncepay outbox: its test looks at the plan
 				}
+				if name == "countWaiting" {
+					continue // a metric of the worker, which counts all that a partial index has
+				}
 				found++
 				if !sent[sql] {
 					t.Errorf("%s was not sent, so nobody knows its plan: extend caller.use, service.publish or service.consume", name)

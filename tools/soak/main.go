@@ -1,7 +1,7 @@
 // Command soak runs the service under load as it is meant to run, with two relays, a synchronous
 // standby and a pinned snapshot. It kills the leading relay now and then and, in the middle, kills
 // the primary and promotes the standby. Then it counts. A program that ended by itself is a
-// failure, too: an operator would have been needed.
+// failure, too: an operator would have been needed. With psp it is about payments by card.
 package main
 
 import (
@@ -17,6 +17,7 @@ import (
 func main() { rig.Main("soak", os.Args[1:], command) }
 
 const usage = `Usage: soak [flags]
+       soak psp [flags]   payments by card, and a PSP that fails: soak psp -h
 
 Starts a Postgres with a synchronous standby, api, consumer, worker and two relays, and sends
 payments, captures, cancels and refunds. A transaction holds a snapshot all the time. The leading
@@ -47,6 +48,10 @@ type options struct {
 const shortest = time.Minute
 
 func command(ctx context.Context, args []string, stdout io.Writer) error {
+	if len(args) > 0 && args[0] == "psp" {
+		return pspCommand(ctx, args[1:], stdout)
+	}
+
 	var o options
 	f := rig.NewFlags("soak")
 	f.DurationVar(&o.length, "for", 20*time.Minute, "`duration` of the load, at least 1m")

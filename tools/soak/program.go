@@ -21,6 +21,8 @@ type instance struct {
 	dir  string // its binary and log
 	env  []string
 
+	pause time.Duration // before it is started again
+
 	process atomic.Pointer[process.Process] // nil: not running
 	killed  atomic.Bool                     // by us
 
@@ -33,7 +35,7 @@ const restartAfter = 5 * time.Second
 
 // newInstance gives a program a directory of its own, so that two of a kind have two logs.
 func newInstance(dir, program, name string, env ...string) (*instance, error) {
-	i := &instance{name: name, dir: filepath.Join(dir, name), env: env}
+	i := &instance{name: name, dir: filepath.Join(dir, name), env: env, pause: restartAfter}
 	if err := os.Mkdir(i.dir, 0o755); err != nil {
 		return nil, fmt.Errorf("make a directory: %w", err)
 	}
@@ -70,7 +72,7 @@ func (i *instance) run(ctx context.Context, program string) {
 		if !i.killed.Swap(false) {
 			i.found(p.Err())
 		}
-		traffic.Pause(ctx, restartAfter)
+		traffic.Pause(ctx, i.pause)
 	}
 }
 
