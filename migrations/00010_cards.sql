@@ -54,7 +54,8 @@ ALTER TABLE refunds
     DROP CONSTRAINT refunds_status_check,
     ADD CONSTRAINT refunds_status_check CHECK (status IN ('processing', 'completed', 'declined', 'failed')) NOT VALID,
     DROP CONSTRAINT refunds_check,
-    ADD CONSTRAINT refunds_decline_code CHECK ((status IN ('declined', 'failed')) = (decline_code <> '')) NOT VALID;
+    ADD CONSTRAINT refunds_decline_code CHECK ((status IN ('declined', 'failed')) = (decline_code <> '')) NOT VALID,
+    ADD CONSTRAINT refunds_settled CHECK (status <> 'processing' OR settled_at IS NULL) NOT VALID;
 COMMENT ON TABLE refunds IS
     'One row per decided refund, declined ones included, as it ended. No foreign keys, as in payments.';
 COMMENT ON COLUMN refunds.payment_version IS 'The version that the refund left its payment with when it was asked for.';
@@ -117,7 +118,7 @@ GRANT UPDATE (state, tries, token, next_try_at, first_tried_at, reference, code,
 GRANT UPDATE (decline_code, refunding_minor, settled_at) ON payments TO api_write, worker;
 GRANT UPDATE (status, decline_code, settled_at) ON refunds TO api_write, worker;
 GRANT SELECT ON refunds TO worker;
-GRANT SELECT, INSERT ON ledger_entries TO worker;
+GRANT INSERT ON ledger_entries TO worker;
 ALTER POLICY every_tenant ON refunds TO api_write, worker;
 ALTER POLICY every_tenant ON ledger_entries TO api_write, worker;
 
@@ -135,7 +136,7 @@ END $$;
 
 ALTER POLICY every_tenant ON ledger_entries TO api_write;
 ALTER POLICY every_tenant ON refunds TO api_write;
-REVOKE SELECT, INSERT ON ledger_entries FROM worker;
+REVOKE INSERT ON ledger_entries FROM worker;
 REVOKE ALL ON refunds FROM worker;
 REVOKE UPDATE (status, decline_code, settled_at) ON refunds FROM api_write;
 REVOKE UPDATE (decline_code, refunding_minor, settled_at) ON payments FROM api_write, worker;

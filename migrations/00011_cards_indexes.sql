@@ -16,6 +16,7 @@ ALTER TABLE payments VALIDATE CONSTRAINT payments_authorization;
 ALTER TABLE payments VALIDATE CONSTRAINT payments_by_card;
 ALTER TABLE refunds VALIDATE CONSTRAINT refunds_status_check;
 ALTER TABLE refunds VALIDATE CONSTRAINT refunds_decline_code;
+ALTER TABLE refunds VALIDATE CONSTRAINT refunds_settled;
 
 -- +goose Down
 DROP INDEX accounts_one_clearing;

@@ -3,6 +3,7 @@ package migrations_test
 import (
 	"context"
 	"database/sql"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -29,7 +30,7 @@ ORDER BY 1`
 
 func TestDownAndUpAgain(t *testing.T) {
 	t.Parallel()
-	for name, to := range map[string]int64{"to version 7": 7, "to nothing": 0} {
+	for name, to := range map[string]int64{"to version 9": 9, "to version 7": 7, "to nothing": 0} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := testenv.Database(t)
@@ -169,7 +170,7 @@ ORDER BY 1`
 	want := []string{
 		"EXECUTE outbox_events_make_partitions",
 		"INSERT ledger_entries", "INSERT outbox_events",
-		"SELECT accounts", "SELECT goose_db_version", "SELECT ledger_entries", "SELECT payments",
+		"SELECT accounts", "SELECT goose_db_version", "SELECT payments",
 		"SELECT psp_operations", "SELECT refunds", "SELECT schema_compatibility",
 		"UPDATE accounts.balance_minor", "UPDATE accounts.entry_count", "UPDATE accounts.held_minor",
 		"UPDATE payments.authorization_ended_at", "UPDATE payments.decline_code", "UPDATE payments.refunded_minor",
@@ -180,6 +181,19 @@ ORDER BY 1`
 		"UPDATE psp_operations.resolved_by", "UPDATE psp_operations.state", "UPDATE psp_operations.token", "UPDATE psp_operations.tries",
 		"UPDATE refunds.decline_code", "UPDATE refunds.settled_at", "UPDATE refunds.status",
 	}
+	want = append(want, // of webhooks
+		"DELETE inbox_sequences", "DELETE webhook_deliveries", "DELETE webhook_endpoints", "EXECUTE inbox_events_drop_partitions",
+		"EXECUTE inbox_events_make_partitions", "INSERT inbox_dead_letters", "INSERT inbox_events", "INSERT inbox_sequences",
+		"INSERT webhook_deliveries", "SELECT inbox_dead_letters", "SELECT inbox_events", "SELECT inbox_horizon",
+		"SELECT inbox_sequences", "SELECT webhook_deliveries", "SELECT webhook_endpoints", "UPDATE inbox_dead_letters",
+		"UPDATE inbox_sequences", "UPDATE webhook_deliveries.ended_at", "UPDATE webhook_deliveries.first_tried_at",
+		"UPDATE webhook_deliveries.in_flight", "UPDATE webhook_deliveries.last_error", "UPDATE webhook_deliveries.last_status",
+		"UPDATE webhook_deliveries.next_try_at", "UPDATE webhook_deliveries.state", "UPDATE webhook_deliveries.token",
+		"UPDATE webhook_deliveries.tries", "UPDATE webhook_endpoints.disabled_reason", "UPDATE webhook_endpoints.event_count",
+		"UPDATE webhook_endpoints.failing_since", "UPDATE webhook_endpoints.resuming", "UPDATE webhook_endpoints.state",
+		"UPDATE webhook_endpoints.state_since",
+	)
+	slices.Sort(want)
 	if diff := cmp.Diff(want, lines(t, db.Pool(t, ""), privileges)); diff != "" {
 		t.Error(diff)
 	}

@@ -15,7 +15,7 @@ const tenantTables = `
 SELECT current_user, coalesce(string_agg(c.relname, ', ' ORDER BY c.relname), '') FROM pg_class c
 WHERE c.oid IN (to_regclass('accounts'), to_regclass('payments'), to_regclass('ledger_entries'),
     to_regclass('refunds'), to_regclass('payment_commands'), to_regclass('idempotency_keys'),
-    to_regclass('psp_operations'), to_regclass('webhook_endpoints'), to_regclass('webhook_deliveries')) AND `
+    to_regclass('webhook_endpoints'), to_regclass('webhook_deliveries')) AND `
 
 // row_security_active knows whom row-level security exempts: superusers, owners and BYPASSRLS. A
 // login with a second role has that role's policies too, so every policy in force must check the

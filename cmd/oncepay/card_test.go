@@ -84,7 +84,7 @@ func TestPayByCardAndWait(t *testing.T) {
 	s.psp(t, payments.Succeeded)
 	wantLines(t, must(t, s.env, "get", p.ID.String(), "--wait", "20s"), "status completed", "method card", "settled "+at, "version 2",
 		"1 payment.processing 2500 "+at, "2 payment.completed 2500 "+at)
-	wantLines(t, must(t, s.env, s.byCard("--key", "a", "--wait", "20s")...), "status completed", "key a", ".the answer to an earlier attempt: it was done once.")
+	wantLines(t, must(t, s.env, s.byCard("--key", "a", "--wait", "20s")...), "status completed", "key a", " .the answer to an earlier attempt: it was done once.")
 	wantLines(t, must(t, s.env, s.byCard("--key", "b", "--wait", "20s")...), "status completed", "key b")
 
 	var r payments.Refund

@@ -104,8 +104,8 @@ func newShop(t *testing.T) *shop {
 			}
 			return as[0], nil
 		},
-		Await: processor.Await,
-		Read:  s.db.Pool(t, "api_read"), Credentials: credentials.NewVerifier(write, time.Now),
+		Await: processor.Await, Write: write,
+		Read: s.db.Pool(t, "api_read"), Credentials: credentials.NewVerifier(write, time.Now),
 	}))
 	t.Cleanup(s.api.Close)
 	s.env = environment{"ONCEPAY_URL": s.api.URL, "ONCEPAY_TOKEN": s.Token}
@@ -330,10 +330,10 @@ func TestShellsCompleteCommandsAndFlags(t *testing.T) {
 	}
 	// What the scripts ask for: no file names, since no argument is one.
 	for typed, want := range map[string]string{
-		"":                    "\npay\tMake a payment, or hold its money for a capture\n",
+		"":                    "\npay\tMake a payment from an account or by card, or hold its money for a capture\n",
 		"cl":                  "clients\tShow and create clients, the programs that call the API\n:4\n",
 		"credentials r":       "revoke\tEnd a credential for good: every API process refuses it within 30 seconds\n:4\n",
-		"pay --fr":            "--from\taccount that pays (required)\n:4\n",
+		"pay --fr":            "--from\taccount that pays\n:4\n",
 		"refund 0198a6de --a": "--amount\tminor units: 2500 is 25.00 USD (without it all that is left)\n:4\n",
 		"statement --js":      "--json\twrite JSON\n:4\n",
 		"get 0198a6de --json": ":4\n",

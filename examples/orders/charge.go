@@ -13,10 +13,9 @@ import (
 	"github.com/oncepay/oncepay/internal/client"
 )
 
-// keysKept is how long a key is sent again after its first try. The service promises to keep what
-// came of a key for 72 h (its IDEMPOTENCY_RETENTION); after that a repeat would charge once more. The
-// day between the two is an operator's.
-const keysKept = 48 * time.Hour
+// keysKept is how long after its first try a key is still sent. The service keeps the answer to a key
+// for 24 h or more (its IDEMPOTENCY_RETENTION); after that a repeat would charge again.
+const keysKept = 20 * time.Hour
 
 // refundPause is how long the shop has to find the money for a refund that was declined.
 const refundPause = time.Minute
@@ -155,8 +154,8 @@ func (w *worker) post(
 	ctx context.Context, o order, key, path string, request any,
 ) (client.Answer, error) {
 	if o.FirstTriedAt.Before(time.Now().Add(-keysKept)) {
-		return client.Answer{}, fmt.Errorf(
-			"%w: key %s may be forgotten by now, and sending it again charge twice", errAskOperator, key)
+		return client.Answer{}, fmt.Errorf("%w: key %s may be forgotten, and a repeat charge again",
+			errAskOperator, key)
 	}
 
 	a, err := w.api.Post(ctx, path, key, request)
@@ -167,8 +166,8 @@ func (w *worker) post(
 	case code == "idempotency-key-reused":
 		return a, fmt.Errorf("%w: key %s was used for another request", errAskOperator, key)
 	case !a.Settled():
-		// Post takes it for final if it was its first attempt. It was not the order's first, perhaps:
-		// a worker may have died with a charge on its way.
+		// Post returns a refusal of its own first attempt. It may not be the order's first: a worker
+		// may have died with a charge on its way.
 		return a, fmt.Errorf("answer %d %s settles nothing", a.Status, code)
 	}
 	return a, nil

@@ -21,10 +21,10 @@ import (
 // cardToken is what the payments service takes for one.
 var cardToken = regexp.MustCompile(`^[!-~]{1,255}$`)
 
-const handlerTimeout = 8 * time.Second // up to the COMMIT, which takes up to 9 s: idempotency/doc.go
+const handlerTimeout = 8 * time.Second // up to the COMMIT: idempotency/doc.go
 
-// routes serves customers. Who they are is left out: an authenticated shop would take Scope from the
-// credential, and show each customer the own orders.
+// routes serves customers. Who they are is left out: a real shop would authenticate them, take Scope
+// from that, and show each customer only their own orders.
 func routes(db *pgxpool.Pool, shop uuid.UUID) http.Handler {
 	place := &idempotency.Handler{
 		DB: db, Validate: validate,

@@ -160,7 +160,7 @@ func (p *program) order(ctx context.Context, i int, b *bank) error {
 		if err == nil && (status == http.StatusAccepted || status == http.StatusConflict) {
 			return nil
 		}
-		sleep(ctx, 5*time.Millisecond)
+		sleep(ctx, 20*time.Millisecond)
 	}
 	return ctx.Err()
 }
@@ -207,7 +207,7 @@ func awaitEvents(ctx context.Context, t *testing.T, db *pgxpool.Pool, n int) {
 	var first, now, last int
 	changed := time.Now()
 	testenv.Eventually(t, 30*time.Second, func() error {
-		if err := db.QueryRow(ctx, `SELECT count(*) FROM outbox_events`).Scan(&now); err != nil {
+		if err := db.QueryRow(ctx, `SELECT coalesce(max(id), 0) FROM outbox_events`).Scan(&now); err != nil {
 			return err
 		}
 		if first == 0 {

@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	workers      = 8                // calls at a time, so a slow payments service takes no more than these
+	workers      = 8                // calls at a time, and no more when they are slow
 	writeTimeout = 20 * time.Second // a handler and its COMMIT take less: idempotency/doc.go
 	drainTimeout = 25 * time.Second // after SIGTERM; the orchestrator must wait longer
 )

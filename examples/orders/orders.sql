@@ -9,7 +9,7 @@ CREATE TABLE stock (
     sold        int    NOT NULL DEFAULT 0 CHECK (sold >= 0)
 );
 
--- What changed the stock. The key makes a second move by one step impossible, whatever the code does.
+-- What changed the stock. The key makes a second move by one step impossible.
 CREATE TABLE stock_moves (
     key       text NOT NULL PRIMARY KEY, -- <order>/reserve, <order>/confirm, <order>/release
     item      text NOT NULL REFERENCES stock,
@@ -23,7 +23,7 @@ CREATE TABLE orders (
     item         text   NOT NULL REFERENCES stock,
     quantity     int    NOT NULL CHECK (quantity > 0),
 
-    -- The whole intent of the charge. It never changes: a repeat under the same key must be the same
+    -- The whole intent of the charge. It never changes: a repeat under its key must be the same
     -- request.
     amount_minor bigint NOT NULL CHECK (amount_minor > 0),
     currency     text   NOT NULL,
@@ -38,13 +38,13 @@ CREATE TABLE orders (
     cancel_requested boolean NOT NULL DEFAULT false,
     payment_id       uuid,
     refund_id        uuid,
-    refund_attempt   int     NOT NULL DEFAULT 1, -- one that was declined is over: the next has a key of its own
+    refund_attempt   int     NOT NULL DEFAULT 1, -- each has a key of its own
 
-    -- The claim. A worker has the order until next_try_at, and may write to it under its token only.
+    -- The claim. A worker has the order until next_try_at, and writes under its token only.
     token          bigint      NOT NULL DEFAULT 0,
     tries          int         NOT NULL DEFAULT 0, -- claims in this state
     first_tried_at timestamptz,                    -- in this state
-    next_try_at    timestamptz DEFAULT now(),      -- NULL: it has ended; infinity: it waits for an operator
+    next_try_at    timestamptz DEFAULT now(),      -- NULL: ended; infinity: an operator must look
     last_error     text        NOT NULL DEFAULT ''
 );
 CREATE INDEX orders_due ON orders (next_try_at) WHERE next_try_at IS NOT NULL;

@@ -49,8 +49,8 @@ var saga = map[State]step{
 // step either calls the payments service or works in this database, never both.
 type step struct {
 	key  string
-	call func(_ context.Context, _ *worker, _ order, key string) (move, error) // no transaction is open
-	work func(_ context.Context, _ pgx.Tx, _ order, key string) (move, error)  // in that of the move
+	call func(_ context.Context, _ *worker, _ order, key string) (move, error) // no transaction open
+	work func(_ context.Context, _ pgx.Tx, _ order, key string) (move, error)  // in the move's own
 	to   []State
 }
 
@@ -89,8 +89,8 @@ type order struct {
 const columns = `id, item, quantity, amount_minor, currency, account, card, pay_to, state, version,
   reason, cancel_requested, payment_id, refund_id, refund_attempt, token, tries, first_tried_at`
 
-// keyFor returns the key of the step for an order. A refund that was declined is over, under its key
-// for good; the next one is another intention.
+// keyFor returns the key of the step for an order. A refund that was declined is over: its key
+// stands for that answer. The next refund is another intention.
 func (s step) keyFor(o order) string {
 	key := o.ID.String() + "/" + s.key
 	if o.State == RefundDue && o.RefundAttempt > 1 {

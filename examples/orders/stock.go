@@ -43,7 +43,7 @@ func release(ctx context.Context, tx pgx.Tx, o order, key string) (move, error) 
 
 func mustMove(o order, moved bool, err error) error {
 	if err == nil && !moved {
-		return fmt.Errorf("%w: the stock of %s has less reserved than the order", errAskOperator, o.Item)
+		return fmt.Errorf("%w: less of %s is reserved than ordered", errAskOperator, o.Item)
 	}
 	return err
 }

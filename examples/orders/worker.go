@@ -20,9 +20,9 @@ type worker struct {
 	db  *pgxpool.Pool
 	api *client.Client
 
-	// lease is how long an order waits for a worker that died with it. A call and the commits around
-	// it take a third each, so a worker that lives is done by then. One that was frozen finds its
-	// token gone.
+	// lease is how long an order waits for a worker that died with it. The call, the commit and a
+	// note of when to try again take at most a third each, so a live worker is done by then. One
+	// that was frozen finds its token gone.
 	lease time.Duration
 }
 
@@ -70,7 +70,8 @@ func (w *worker) handle(ctx context.Context, o order) {
 		return
 	}
 	if !errors.Is(err, errNotYet) {
-		slog.WarnContext(ctx, "step failed", "order", o.ID, "state", o.State, "tries", o.Tries, "error", err)
+		slog.WarnContext(ctx, "step failed",
+			"order", o.ID, "state", o.State, "tries", o.Tries, "error", err)
 	}
 
 	// If this fails too, the order is tried again when the lease is over.
@@ -125,7 +126,7 @@ func (w *worker) take(ctx context.Context, o order) error {
 		}
 		return advance(commit, tx, ours, m)
 	})
-	// Crash point: committed, but the reply was lost. The claim has ended, so later changes nothing.
+	// Crash point: committed, but the reply was lost. The claim is over, so later changes nothing.
 }
 
 const tryLater = `

@@ -257,6 +257,24 @@ func TestWorkerPartsAreAList(t *testing.T) {
 	}
 }
 
+func TestWebhookSecretIsCheckedAndNeverShown(t *testing.T) {
+	t.Parallel()
+	const bytes24, bytes64 = "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDEyMw=="
+	for secret, good := range map[string]bool{
+		"": true, "whsec_" + bytes24: true, "whsec_" + bytes64: true,
+		bytes24: false, "whsec_": false, "whsec_" + bytes24[4:]: false, "whsec_" + bytes64[:84] + "NDU2": false,
+		"whsec_" + bytes24 + "!": false, "WHSEC_" + bytes24: false,
+	} {
+		cfg, err := config.LoadAPI(env("DATABASE_URL", url, "PSP_WEBHOOK_SECRET", secret))
+		if good != (err == nil) || good && cfg.PSPWebhookSecret != secret {
+			t.Errorf("%q: %v", secret, err)
+		}
+		if err != nil && (!strings.HasPrefix(err.Error(), "PSP_WEBHOOK_SECRET must be whsec_") || strings.Contains(err.Error(), bytes24[4:])) {
+			t.Errorf("%q: %v", secret, err)
+		}
+	}
+}
+
 func TestOnlyThePSPPartNeedsAPSP(t *testing.T) {
 	t.Parallel()
 	const missing = `PSP_URL is not set, for example PSP_URL=https://api.psp.example

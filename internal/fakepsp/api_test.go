@@ -1,8 +1,10 @@
 package fakepsp_test
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/oncepay/oncepay/internal/fakepsp"
+	"github.com/oncepay/oncepay/internal/testenv"
 )
 
 func TestCharge(t *testing.T) {
@@ -203,6 +206,27 @@ func TestRefundDeclined(t *testing.T) {
 	if c := found(t, p, "paid")[0]; c.Refunded != 0 || p.Totals().RefundsDeclined != 1 {
 		t.Errorf("%+v, %+v", c, p.Totals())
 	}
+}
+
+// An empty list would say that nothing was executed, while it is about to be.
+func TestKeyInUseIsNotLookedUp(t *testing.T) {
+	t.Parallel()
+	p := withFaults(t, fakepsp.Faults{Slow: 1, SlowFor: fakepsp.Duration(time.Hour)}) // half of them before they execute
+
+	var all sync.WaitGroup
+	for i := range 16 {
+		all.Go(func() { charge(p, strconv.Itoa(i)) })
+	}
+	testenv.Eventually(t, soon, func() error {
+		for i := range 16 {
+			if a := call(p, "GET", "/v1/charges?key="+strconv.Itoa(i), "", ""); a.status == 409 && code(t, a) == "key_in_use" {
+				return nil
+			}
+		}
+		return errors.New("no key is in use")
+	})
+	p.Drain()
+	all.Wait()
 }
 
 func TestOneKeyFromFiftyClients(t *testing.T) {

@@ -148,6 +148,15 @@ func (b *books) begin(key, request string, now time.Time, forget time.Duration) 
 	return finished, u.record
 }
 
+// running reports whether a request with the key is in progress.
+func (b *books) running(key string) bool {
+	b.mu.RLock()
+	defer b.mu.RUnlock()
+
+	u := b.keys[key]
+	return u != nil && u.running
+}
+
 // release frees a key whose request was not executed.
 func (b *books) release(key string) {
 	b.mu.Lock()

@@ -16,7 +16,7 @@ import (
 )
 
 // The courier sends up to couriers webhooks at a time.
-const couriers = 32
+const couriers = 16
 
 // What a receiver gets.
 const (

@@ -19,7 +19,8 @@ const (
 	maxLimit     = 1000
 )
 
-// list answers with what one key did, or with a page of all, oldest first.
+// list answers with what one key did, or with a page of all, oldest first. While a request with the key
+// runs, nobody can say what it will have done.
 func list[T any](p *PSP, s *shelf[T]) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		p.pause(time.Duration(p.Faults().Latency))
@@ -33,6 +34,11 @@ func list[T any](p *PSP, s *shelf[T]) http.HandlerFunc {
 				return
 			}
 			limit = n
+		}
+
+		if query.Has("key") && p.books.running(query.Get("key")) {
+			keyInUse.write(w)
+			return
 		}
 
 		answer, found := page[T]{Object: "list", Data: []T{}}, true

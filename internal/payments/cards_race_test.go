@@ -304,10 +304,44 @@ func TestStatementsOfOperationsAreConstant(t *testing.T) {
 		b.process(t, each(paid, func(id uuid.UUID) payments.Request { return b.refund(id, 5) })...)
 		settle("declined", payments.OperationDeclined)
 
-		want := map[string]int64{"charge": 13, "claim": 3, "unknown": 6, "charged": 15, "refund": 17, "refunded": 17, "declined": 16}
+		want := map[string]int64{"charge": 13, "claim": 4, "unknown": 6, "charged": 15, "refund": 17, "refunded": 17, "declined": 16}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("%d: %s", n, diff)
 		}
 	}
 	b.wantBalanced(t)
+}
+
+// A claim does not walk through what is dead, and yet misses nothing for long: neither what is due for
+// longer than it looks back, nor what a late transaction leaves there.
+func TestClaimsStartWhereTheLastOneEnded(t *testing.T) {
+	t.Parallel()
+	b := newBank(t, nil)
+	b.open(t, payments.Clearing, "USD")
+	shop := b.customer(t, 0)
+	old := func(n int) {
+		b.charges(t, n, shop)
+		if _, err := b.owner.Exec(t.Context(), `UPDATE psp_operations SET next_try_at = now() - interval '1 h' + interval '1 s' * tenths
+			FROM (SELECT id, row_number() OVER () tenths FROM psp_operations WHERE state = 'pending') o WHERE o.id = psp_operations.id`); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old(60) // 60 s, more than a claim looks back
+	for range 6 {
+		if claimed, err := b.ClaimOperations(t.Context(), 10, time.Hour); err != nil || len(claimed) != 10 {
+			t.Errorf("claimed %d, %v", len(claimed), err)
+		}
+	}
+	b.claimed(t, 0)
+
+	old(1)
+	b.charges(t, 1, shop)
+	seen := 0
+	testenv.Eventually(t, 5*time.Second, func() error {
+		claimed, err := b.ClaimOperations(t.Context(), 10, time.Hour)
+		if seen += len(claimed); err == nil && seen < 2 {
+			err = errors.New("the old one is not claimed")
+		}
+		return err
+	})
 }

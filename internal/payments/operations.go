@@ -1,16 +1,12 @@
 package payments
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/base32"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-
-	"github.com/oncepay/oncepay/internal/idempotency"
 )
 
 // Operation is what the PSP is asked to do. Its row was committed by the transaction that decided it,
@@ -90,50 +86,4 @@ func (b *books) queueOperations(batch *pgx.Batch) {
 
 	batch.Queue(insertOperations, ids, tenants, payments, refunds, kinds, amounts, currencies,
 		cards, createdAt)
-}
-
-// The longest due first, by psp_operations_due. A claim makes the state unknown before the call: from
-// its commit on, nobody can tell any more whether the PSP was reached. It ends with its lease, so what
-// a worker leaves behind when it dies is claimed again; its late answer still counts, see Record.
-// now() is stable, for the index; a claim takes one moment, so it is late by nothing that matters.
-const claimOperations = `
-WITH due AS MATERIALIZED (
-    SELECT id, state FROM psp_operations
-    WHERE state IN ('pending', 'unknown') AND next_try_at <= now()
-    ORDER BY next_try_at LIMIT $1
-    FOR NO KEY UPDATE SKIP LOCKED)
-UPDATE psp_operations o SET state = 'unknown', tries = tries + 1, token = token + 1,
-    first_tried_at = coalesce(first_tried_at, now()), next_try_at = now() + $2::interval
-FROM due WHERE o.id = due.id
-RETURNING o.id, o.tenant_id, o.payment_id, o.refund_id, o.kind, o.amount_minor, o.currency,
-    o.card_token, due.state, o.tries, o.token, now() - o.created_at, o.created_at,
-    coalesce((SELECT c.reference FROM psp_operations c
-              WHERE o.kind = 'refund' AND c.payment_id = o.payment_id AND c.kind = 'charge'), '')`
-
-// ClaimOperations returns up to limit operations that are due. For the length of lease nobody else
-// claims them. The claim is committed: call the PSP, then Record what it said. An error means that
-// nothing may be sent; what was claimed nevertheless is due again when the lease is over.
-func (p *Processor) ClaimOperations(
-	ctx context.Context, limit int, lease time.Duration,
-) (claimed []Operation, err error) {
-	attempt := func(ctx context.Context, tx pgx.Tx) ([]idempotency.Answer, error) {
-		rows, err := tx.Query(ctx, claimOperations, limit, lease)
-		if err != nil {
-			return nil, err
-		}
-		claimed, err = pgx.CollectRows(rows, scanOperation)
-		return nil, err
-	}
-
-	// CommitOnce never cancels a COMMIT, which a failover could take back after the call.
-	if _, err := idempotency.CommitOnce(ctx, p.DB, attempt); err != nil {
-		return nil, fmt.Errorf("claim PSP operations: %w", err)
-	}
-	return claimed, nil
-}
-
-func scanOperation(row pgx.CollectableRow) (o Operation, err error) {
-	err = row.Scan(&o.ID, &o.TenantID, &o.PaymentID, &o.RefundID, &o.Kind, &o.AmountMinor, &o.Currency,
-		&o.CardToken, &o.State, &o.Tries, &o.Token, &o.Age, &o.CreatedAt, &o.ChargeReference)
-	return o, err
 }

@@ -21,7 +21,8 @@ type Processor struct {
 	OnClaim   func(time.Duration)                // called with how long each claim took; may be nil
 	OnHeld    func(id uuid.UUID)                 // called when an account or payment is found held; may be nil
 
-	held held
+	held   held
+	claims claims
 }
 
 // Process answers rs in one transaction and commits it: one answer per request, in order. What it

@@ -65,13 +65,6 @@ const (
 	byCard    = "card"
 )
 
-func (p *Payment) paidBy() string {
-	if p.PaymentMethod == nil {
-		return byAccount
-	}
-	return p.PaymentMethod.Type
-}
-
 // releasedMinor is what a capture left of the amount.
 func (p *Payment) releasedMinor() int64 {
 	if p.Status != Completed {

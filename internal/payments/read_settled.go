@@ -14,12 +14,15 @@ func (p Payment) Unsettled() bool { return p.Status == Processing || p.Refunding
 // Unsettled reports whether the PSP's result is not recorded yet.
 func (r Refund) Unsettled() bool { return r.Status == Processing }
 
-// By the primary keys (tenant_id, id).
+// By the primary keys (tenant_id, id), one look-up for each id: with id = ANY, Postgres would read all
+// of the tenant's payments where it expects few.
 const selectSettled = `
-SELECT id FROM payments
-WHERE tenant_id = $1 AND id = ANY ($2) AND status <> 'processing' AND refunding_minor = 0
+SELECT wanted FROM unnest($2::uuid[]) t(wanted) CROSS JOIN LATERAL (
+    SELECT FROM payments
+    WHERE tenant_id = $1 AND id = wanted AND status <> 'processing' AND refunding_minor = 0 LIMIT 1) p
 UNION ALL
-SELECT id FROM refunds WHERE tenant_id = $1 AND id = ANY ($2) AND status <> 'processing'`
+SELECT wanted FROM unnest($2::uuid[]) t(wanted) CROSS JOIN LATERAL (
+    SELECT FROM refunds WHERE tenant_id = $1 AND id = wanted AND status <> 'processing' LIMIT 1) r`
 
 // FindSettled returns those ids of the tenant's payments and refunds that are not Unsettled.
 func FindSettled(

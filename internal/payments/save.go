@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// In the order of accounts_one_system and accounts_one_clearing: two batches that open the same system accounts wait for each
-// other there, and must not deadlock.
+// In the order of accounts_one_system and accounts_one_clearing: two batches that open the same such
+// accounts wait for each other there, and must not deadlock.
 const insertAccounts = `
 INSERT INTO accounts (id, tenant_id, kind, currency, name, created_at)
 SELECT id, tenant_id, kind, currency, name, created_at
@@ -18,6 +18,7 @@ FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::text[], $6::time
   t(id, tenant_id, kind, currency, name, created_at)
 ORDER BY tenant_id, currency, kind`
 
+// A payment that begins with the PSP is by card, and no other is.
 const insertPayments = `
 INSERT INTO payments (id, tenant_id, status, decline_code, version, amount_minor, currency,
     source_account, destination_account, description, metadata, client_reference, processed_at,
@@ -25,15 +26,15 @@ INSERT INTO payments (id, tenant_id, status, decline_code, version, amount_minor
     client_id, idempotency_key, fingerprint, fingerprint_version, method, route, request_id)
 SELECT id, tenant_id, status, decline_code, 1, amount_minor, currency,
     source_account, destination_account, description, metadata, client_reference, processed_at,
-    authorization_expires_at, payment_method,
+    authorization_expires_at, CASE status WHEN 'processing' THEN 'card' ELSE 'account' END,
     client_id, idempotency_key, fingerprint, fingerprint_version, method, route, request_id
 FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::text[],
     $7::uuid[], $8::uuid[], $9::text[], $10::jsonb[], $11::text[], $12::timestamptz[],
-    $13::timestamptz[], $14::text[],
-    $15::uuid[], $16::text[], $17::bytea[], $18::smallint[], $19::text[], $20::text[], $21::text[])
+    $13::timestamptz[],
+    $14::uuid[], $15::text[], $16::bytea[], $17::smallint[], $18::text[], $19::text[], $20::text[])
   t(id, tenant_id, status, decline_code, amount_minor, currency,
     source_account, destination_account, description, metadata, client_reference, processed_at,
-    authorization_expires_at, payment_method,
+    authorization_expires_at,
     client_id, idempotency_key, fingerprint, fingerprint_version, method, route, request_id)`
 
 // The rows are locked: see lockPayments.
@@ -147,7 +148,6 @@ func (b *books) queuePayments(batch *pgx.Batch) error {
 	amounts, currencies := make([]int64, n), make([]string, n)
 	descriptions, references, metadata := make([]string, n), make([]string, n), make([][]byte, n)
 	processedAt, expiresAt := make([]time.Time, n), make([]*time.Time, n)
-	paidBy := make([]string, n)
 	keys, fingerprints, versions := make([]string, n), make([][]byte, n), make([]int16, n)
 	methods, routes, requestIDs := make([]string, n), make([]string, n), make([]string, n)
 
@@ -159,7 +159,6 @@ func (b *books) queuePayments(batch *pgx.Batch) error {
 		amounts[i], currencies[i] = p.AmountMinor, p.Currency
 		descriptions[i], references[i] = p.Description, p.ClientReference
 		processedAt[i], expiresAt[i] = p.ProcessedAt, p.AuthorizationExpiresAt
-		paidBy[i] = p.paidBy()
 		keys[i], fingerprints[i], versions[i] = r.Key, r.Fingerprint.Sum[:], r.Fingerprint.Version
 		methods[i], routes[i], requestIDs[i] = r.Method, r.Route, r.RequestID
 
@@ -170,7 +169,7 @@ func (b *books) queuePayments(batch *pgx.Batch) error {
 	}
 
 	batch.Queue(insertPayments, ids, tenants, statuses, declines, amounts, currencies,
-		sources, destinations, descriptions, metadata, references, processedAt, expiresAt, paidBy,
+		sources, destinations, descriptions, metadata, references, processedAt, expiresAt,
 		clients, keys, fingerprints, versions, methods, routes, requestIDs)
 	return nil
 }

@@ -102,7 +102,7 @@ type scene struct {
 	victim        chan *exec.Cmd // to be killed
 }
 
-func newScene(t *testing.T) *scene {
+func newScene(t testing.TB) *scene {
 	t.Helper()
 	db := testenv.Database(t)
 	s := &scene{db: db, owner: db.Pool(t, ""), tenant: uuid.New(), victim: make(chan *exec.Cmd, 1)}
@@ -139,10 +139,10 @@ func newScene(t *testing.T) *scene {
 	return s
 }
 
-func (s *scene) execute(t *testing.T, c payments.Command) {
+func (s *scene) execute(t testing.TB, c payments.Command) {
 	t.Helper()
 	key := uuid.NewString()
-	as, err := s.intake.Process(t.Context(), []payments.Request{{
+	as, err := s.intake.Process(context.Background(), []payments.Request{{
 		Request: idempotency.Request{TenantID: s.tenant, ClientID: s.tenant, Key: key, Fingerprint: idempotency.NewFingerprint(s.tenant, "POST", "/x", nil, []byte(key))},
 		Method:  "POST", Route: "/x", Command: c,
 	}})
@@ -163,7 +163,7 @@ func (s *scene) refund(t *testing.T, payment uuid.UUID, amount int64) {
 	s.execute(t, payments.RefundPayment{Target: payments.Target{PaymentID: payment}, AmountMinor: amount})
 }
 
-func (s *scene) scan(t *testing.T, sql string, to ...any) {
+func (s *scene) scan(t testing.TB, sql string, to ...any) {
 	t.Helper()
 	if err := s.owner.QueryRow(context.Background(), sql).Scan(to...); err != nil {
 		t.Fatalf("%s: %v", sql, err)

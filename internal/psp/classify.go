@@ -95,6 +95,8 @@ func classifyFound(op payments.Operation, status int, header http.Header, body [
 	switch {
 	case err != nil:
 		return unreadable(status, err.Error())
+	case len(data) == 0 && more:
+		return unreadable(status, "an empty page, and more to come")
 	case len(data) > 1 || more:
 		detail := fmt.Sprintf("%d objects have the key: it was executed more than once", len(data))
 		return Answer{Outcome: Conflict, Entry: data[0].entry(), Detail: detail}

@@ -109,6 +109,7 @@ func TestClassifyFound(t *testing.T) {
 		"declined":         {200, list(strings.Replace(charged, "succeeded", "declined", 1)), Declined},
 		"another amount":   {200, list(strings.Replace(charged, "2500", "1", 1)), Conflict},
 		"two":              {200, list(charged + "," + charged), Conflict},
+		"empty, and more":  {200, strings.Replace(list(""), "false", "true", 1), Unreadable},
 		"more":             {200, strings.Replace(list(charged), "false", "true", 1), Conflict},
 		"no data":          {200, `{"object":"list","has_more":false}`, Unreadable},
 		"null":             {200, `{"object":"list","data":null}`, Unreadable},

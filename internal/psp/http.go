@@ -158,7 +158,7 @@ func (c *Client) post(ctx context.Context, op payments.Operation, body map[strin
 
 	// In lower case: by the usual spelling net/http would recognize a request that may be sent
 	// again, and do that by itself when a connection breaks. Every try must be one that we counted.
-	r.Header["idempotency-key"] = []string{op.Key()} //nolint:staticcheck // not canonical on purpose
+	r.Header["idempotency-key"] = []string{op.Key()}
 
 	status, header, answer, err := c.do(r, maxAnswer)
 	if err != nil {

@@ -75,11 +75,12 @@ func (w *Worker) work(ctx context.Context, records *group) {
 	inFlight, failures := 0, 0
 
 	for ctx.Err() == nil {
+		claimed := time.Now()
 		ops, err := w.claim(ctx, w.Concurrency-inFlight)
 		for _, op := range ops {
 			inFlight++
 			go func() {
-				w.execute(context.WithoutCancel(ctx), records, op)
+				w.execute(context.WithoutCancel(ctx), records, op, claimed)
 				done <- struct{}{}
 			}()
 		}
@@ -139,8 +140,17 @@ func drain(done <-chan struct{}) (n int) {
 
 // execute calls the provider and records what it said. The claim is committed and no transaction is
 // open.
-func (w *Worker) execute(ctx context.Context, records *group, op payments.Operation) {
-	ctx, cancel := context.WithTimeout(ctx, lease)
+func (w *Worker) execute(
+	ctx context.Context, records *group, op payments.Operation, claimed time.Time,
+) {
+	// The process may have been frozen since, even for longer than the provider remembers the key.
+	// By both clocks: a suspended machine stops the monotonic one.
+	if time.Since(claimed) > lease || time.Now().Round(0).Sub(claimed.Round(0)) > lease {
+		w.Log.WarnContext(ctx, "claimed too long ago, the operation comes due again",
+			"operation_id", op.ID, "payment_id", op.PaymentID)
+		return
+	}
+	ctx, cancel := context.WithDeadline(ctx, claimed.Add(lease))
 	defer cancel()
 
 	// Crash point A, claimed but not called: the operation is unknown. It comes due when the lease

@@ -284,3 +284,23 @@ func TestAlarms(t *testing.T) {
 		})
 	}
 }
+
+// TestFrozenWorkerDoesNotCall: after its lease a claim says nothing, and after a day the PSP has forgotten the key.
+func TestFrozenWorkerDoesNotCall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(operations(2)...)
+		claim := b.Claim
+		b.Claim = func(ctx context.Context, limit int, lease time.Duration) ([]payments.Operation, error) {
+			claimed, err := claim(ctx, limit, lease)
+			if len(claimed) > 0 {
+				<-time.After(lease + time.Second) // frozen before it could do anything
+			}
+			return claimed, err
+		}
+		b.run(t, time.Minute)
+		if calls := b.provider.seen(); len(calls) > 0 || len(b.results) > 0 || strings.Count(b.log.String(), "claimed too long ago") != 2 {
+			t.Errorf("%v, %v, %s", calls, b.results, b.log.String())
+		}
+	})
+}

@@ -48,6 +48,12 @@ func refunded(from, to uuid.UUID, amount int64, at string) inbox.Event {
 	return inbox.Event{ID: uuid.New(), Type: "refund.completed", Subject: payment.String(), Payload: []byte(payload)}
 }
 
+// settled is an event about what went by card, whose money moved when the PSP's result was recorded.
+func settled(e inbox.Event, at string) inbox.Event {
+	e.Payload = fmt.Appendf(nil, `%s,"payment_method":{"type":"card"},"settled_at":%q}`, bytes.TrimSuffix(e.Payload, []byte("}")), at)
+	return e
+}
+
 // statement is a row, with its day as text.
 type statement struct {
 	Account         uuid.UUID
@@ -85,9 +91,12 @@ func TestStatementPerAccountAndDay(t *testing.T) {
 		completed(a, c, 5, "2026-03-02T00:00:00Z"),
 		captured(c, b, 40, "2026-03-03T10:00:00Z"),
 		refunded(b, c, 15, "2026-03-03T11:00:00Z"),
+		settled(completed(c, a, 9, "2026-03-03T23:59:59Z"), "2026-03-04T00:00:01Z"),
+		settled(refunded(a, c, 4, "2026-03-04T23:59:59Z"), "2026-03-05T00:00:01Z"),
 	}
 	for _, still := range []string{
 		"payment.authorized", "payment.canceled", "payment.expired", "payment.declined", "refund.declined", "account.opened",
+		"payment.processing", "payment.failed", "refund.processing", "refund.failed",
 	} {
 		e := completed(a, b, 1, "")
 		e.Type = still
@@ -101,8 +110,10 @@ func TestStatementPerAccountAndDay(t *testing.T) {
 	}
 	want := []statement{
 		{a, "2026-03-01", "USD", 2, 100, 30}, {a, "2026-03-02", "USD", 2, 12, 0},
+		{a, "2026-03-04", "USD", 1, 0, 9}, {a, "2026-03-05", "USD", 1, 4, 0},
 		{b, "2026-03-01", "USD", 2, 30, 100}, {b, "2026-03-03", "USD", 2, 15, 40},
 		{c, "2026-03-02", "USD", 2, 0, 12}, {c, "2026-03-03", "USD", 2, 40, 15},
+		{c, "2026-03-04", "USD", 1, 9, 0}, {c, "2026-03-05", "USD", 1, 0, 4},
 	}
 	if diff := cmp.Diff(want, all(t, pool)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)

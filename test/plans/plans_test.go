@@ -67,6 +67,8 @@ func TestAPlanThatLostItsIndexOrItsSettingIsSeen(t *testing.T) {
 	}
 	for _, lost := range []struct{ name, sql, fault string }{
 		{"accounts_one_system", `DROP INDEX accounts_one_system`, "on accounts "},
+		{"psp_operations_due", `DROP INDEX psp_operations_due`, "on psp_operations"},
+		{"psp_operations_charge", `DROP INDEX psp_operations_charge`, "on psp_operations"},
 		{"payments_source", `DROP INDEX payments_source`, "throws away the payments of other accounts"},
 		{"the tenant first in payments_pkey", `ALTER TABLE payments DROP CONSTRAINT payments_pkey, ADD PRIMARY KEY (id)`, "by payments_pkey does not look up"},
 		{"ledger_entries_pkey", `ALTER TABLE ledger_entries DROP CONSTRAINT ledger_entries_pkey`, "on ledger_entries does not look up"},

@@ -22,7 +22,11 @@ func pages(n node) float64 {
 	if strings.Contains(n.Cond, "= ANY") {
 		lookUps *= 100
 	}
-	return 50 + 6*(n.read()+lookUps)
+	spare := 50.0
+	if n.Index == "psp_operations_due" { // what has ended here is still in it: nothing vacuums
+		spare = 500
+	}
+	return spare + 6*(n.read()+lookUps)
 }
 
 // big tables are those that grow with every payment, account or event.
@@ -69,7 +73,8 @@ func faults(n node, sorted bool) (all []string) {
 			all = append(all, fmt.Sprintf("%s reads %.0f rows, more than %.0f", where, n.read(), most(n.Relation)))
 		}
 		// Entries of holds that have ended are dead until a vacuum, and are visited once.
-		ended := strings.HasSuffix(n.Index, "_by_status")
+		// So are those of operations, which one claim in a second reads from the beginning, and who counts them.
+		ended := strings.HasSuffix(n.Index, "_by_status") || n.Index == "psp_operations_due" && !strings.Contains(n.Cond, ">=")
 		if n.Hit+n.Read > pages(n) && !stragglers(n) && !ended {
 			all = append(all, fmt.Sprintf("%s looks at %.0f pages for %.0f rows", where, n.Hit+n.Read, n.read()))
 		}

@@ -37,11 +37,14 @@ func (s *service) wantAllSent(t *testing.T) {
 				if verb == "SELECT" && (!strings.Contains(sql, "FROM") || strings.Contains(sql, "FROM pg_settings")) {
 					continue // of no table
 				}
-				if name == "holders" {
+				if name == "holders" || name == "claimDue" {
 					continue // the beginning of two others
 				}
 				if name == "readCursors" {
 					continue // of oncepay outbox: its test looks at the plan
+				}
+				if name == "countWaiting" {
+					continue // a metric of the worker, which counts all that a partial index has
 				}
 				found++
 				if !sent[sql] {

@@ -1,0 +1,138 @@
+package payments
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/oncepay/oncepay/internal/idempotency"
+)
+
+// The longest due first, by psp_operations_due. A claim makes the state unknown before the call: from
+// its commit on, nobody can tell any more whether the PSP was reached. It ends with its lease, so what
+// a worker leaves behind when it dies is claimed again; its late answer still counts, see Record.
+// now() is stable, for the index; a claim takes one moment, so it is late by nothing that matters.
+const (
+	claimOperations = claimDue + claimThem
+
+	// The same of what became due lately: see claims.
+	claimRecentOperations = claimDue + `
+      AND next_try_at >= $3` + claimThem
+
+	claimDue = `
+WITH due AS MATERIALIZED (
+    SELECT id, state, next_try_at FROM psp_operations
+    WHERE state IN ('pending', 'unknown') AND next_try_at <= now()`
+
+	claimThem = `
+    ORDER BY next_try_at LIMIT $1
+    FOR NO KEY UPDATE SKIP LOCKED)
+UPDATE psp_operations o SET state = 'unknown', tries = tries + 1, token = token + 1,
+    first_tried_at = coalesce(first_tried_at, now()), next_try_at = now() + $2::interval
+FROM due WHERE o.id = due.id
+RETURNING due.next_try_at, o.id, o.tenant_id, o.payment_id, o.refund_id, o.kind, o.amount_minor,
+    o.currency, o.card_token, due.state, o.tries, o.token, now() - o.created_at, o.created_at,
+    coalesce((SELECT c.reference FROM psp_operations c
+              WHERE o.kind = 'refund' AND c.payment_id = o.payment_id AND c.kind = 'charge'), '')`
+)
+
+const selectClaimTime = `
+SELECT now()`
+
+// ClaimOperations returns up to limit operations that are due. For the length of lease nobody else
+// claims them. The claim is committed: call the PSP, then Record what it said. An error means that
+// nothing may be sent; what was claimed nevertheless is due again when the lease is over.
+func (p *Processor) ClaimOperations(
+	ctx context.Context, limit int, lease time.Duration,
+) ([]Operation, error) {
+	var claimed []Operation
+	var last, now time.Time // when the last of them became due
+	from := p.claims.start()
+	statement, args := claimOperations, []any{limit, lease}
+	if from != nil {
+		statement, args = claimRecentOperations, append(args, *from)
+	}
+
+	attempt := func(ctx context.Context, tx pgx.Tx) ([]idempotency.Answer, error) {
+		claimed, last = nil, time.Time{}
+		var batch pgx.Batch
+		batch.Queue(statement, args...).Query(func(rows pgx.Rows) error {
+			for rows.Next() {
+				var o Operation
+				var due time.Time
+				if err := rows.Scan(append([]any{&due}, o.columns()...)...); err != nil {
+					return err
+				}
+				claimed = append(claimed, o)
+				if due.After(last) {
+					last = due
+				}
+			}
+			return rows.Err()
+		})
+		batch.Queue(selectClaimTime).QueryRow(func(row pgx.Row) error { return row.Scan(&now) })
+		return nil, tx.SendBatch(ctx, &batch).Close()
+	}
+
+	// CommitOnce never cancels a COMMIT, which a failover could take back after the call.
+	if _, err := idempotency.CommitOnce(ctx, p.DB, attempt); err != nil {
+		return nil, fmt.Errorf("claim PSP operations: %w", err)
+	}
+
+	if len(claimed) == limit { // later ones may be due as well
+		now = last
+	}
+	p.claims.done(from == nil, now)
+	return claimed, nil
+}
+
+// columns returns where to scan what claimOperations returns of an operation.
+func (o *Operation) columns() []any {
+	return []any{&o.ID, &o.TenantID, &o.PaymentID, &o.RefundID, &o.Kind, &o.AmountMinor, &o.Currency,
+		&o.CardToken, &o.State, &o.Tries, &o.Token, &o.Age, &o.CreatedAt, &o.ChargeReference}
+}
+
+// claims is where the next claim starts in psp_operations_due. Its low end consists of entries of
+// operations that are no longer due: dead until a vacuum, which a long transaction puts off. Read by
+// every claim, a million of them would take longer than the claim itself.
+type claims struct {
+	mu     sync.Mutex
+	from   time.Time // what became due before was claimed, by the database clock
+	fullAt time.Time // when to look through all, by ours
+}
+
+const (
+	// What becomes due is seen when its transaction commits, a little later.
+	claimMargin = 15 * time.Second
+
+	// What took longer, or was locked at the time, is found by a claim that looks through all.
+	fullClaimEvery = time.Second
+)
+
+// start returns from when on to look for what is due. Nil: through all.
+func (c *claims) start() *time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	if c.from.IsZero() || time.Now().After(c.fullAt) {
+		return nil
+	}
+	from := c.from
+	return &from
+}
+
+// done notes that everything that became due before until was claimed.
+func (c *claims) done(full bool, until time.Time) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	if full {
+		c.fullAt = time.Now().Add(fullClaimEvery)
+	}
+	if !until.IsZero() {
+		c.from = until.Add(-claimMargin)
+	}
+}
