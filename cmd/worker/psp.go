@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -18,8 +19,12 @@ import (
 func newPSP(
 	db *pgxpool.Pool, cfg config.Worker, metrics *telemetry.PSP, log *slog.Logger,
 ) *psp.Worker {
+	held := &occasional{every: time.Minute, last: map[uuid.UUID]time.Time{}}
 	processor := &payments.Processor{DB: db, OnHeld: func(id uuid.UUID) {
-		log.Warn("account or payment is locked by another session; results for it wait", "id", id)
+		// The clearing account is in every result: the API and other workers have it in turn.
+		if held.now(id) {
+			log.Warn("account or payment is locked by another session; results for it wait", "id", id)
+		}
 	}}
 	client := psp.NewClient(cfg.PSPURL, cfg.PSPAPIKey, cfg.PSPConcurrency)
 	breaker := psp.NewBreaker(client, func(state string) {
@@ -43,6 +48,28 @@ func newPSP(
 			Conflict: func(kind payments.OperationKind) { metrics.Conflict(string(kind)) },
 		},
 	}
+}
+
+// occasional says when to log something about a row again.
+type occasional struct {
+	every time.Duration
+	mu    sync.Mutex
+	last  map[uuid.UUID]time.Time
+}
+
+func (o *occasional) now(id uuid.UUID) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	now := time.Now()
+	if now.Sub(o.last[id]) < o.every {
+		return false
+	}
+	if len(o.last) >= 10_000 { // not for ever
+		clear(o.last)
+	}
+	o.last[id] = now
+	return true
 }
 
 // recordedNames are the values of the label recorded.
