@@ -130,7 +130,7 @@ func (h *history) send(ctx context.Context, c caller, client int, p payments.Pay
 	case 2:
 		a.action = "cancel"
 	case 3, 4, 5:
-		a.action, a.amount = "refunds", 1+random.Int64N(20)
+		a.action, a.amount = "refunds", 1+random.Int64N(40)
 	default:
 		a.action = "read"
 	}
