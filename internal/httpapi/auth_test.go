@@ -19,6 +19,7 @@ import (
 
 	"github.com/oncepay/oncepay/internal/credentials"
 	"github.com/oncepay/oncepay/internal/payments"
+	"github.com/oncepay/oncepay/internal/webhooks"
 )
 
 // Every route there is, whatever is added to it later, with every kind of caller that must not get
@@ -29,6 +30,7 @@ func TestRoutesRequireAuthentication(t *testing.T) {
 	account := a.caller.funded(t, 1000)
 	payment := a.caller.pay(t, account, a.caller.account(t), 1)
 	refund := read[payments.Refund](t, a.caller.post(t, "/api/v1/payments/"+payment.ID.String()+"/refunds", `{}`), http.StatusCreated).ID.String()
+	endpoint := read[webhooks.Endpoint](t, a.caller.post(t, "/api/v1/webhook-endpoints", `{"url":"https://example.com/hooks","event_types":["payment.completed"]}`), http.StatusCreated).ID.String()
 	const key = "walk"
 	a.caller.post(t, "/api/v1/accounts", `{"currency":"USD"}`, "Idempotency-Key", key)
 
@@ -56,8 +58,10 @@ func TestRoutesRequireAuthentication(t *testing.T) {
 			id = payment.ID.String()
 		} else if strings.HasPrefix(route, "/api/v1/refunds") {
 			id = refund
+		} else if strings.HasPrefix(route, "/api/v1/webhook-endpoints") {
+			id = endpoint
 		}
-		path := strings.NewReplacer("{id}", id, "{key}", key).Replace(route)
+		path := strings.NewReplacer("{id}", id, "{key}", key, "{delivery}", uuid.NewString()).Replace(route)
 		if strings.Contains(path, "{") {
 			t.Errorf("%s has a parameter that this test does not know", route)
 		}
@@ -91,7 +95,7 @@ func TestRoutesRequireAuthentication(t *testing.T) {
 				t.Errorf("HEAD: %d", got.status)
 			}
 			own, other := a.caller.get(t, path), stranger.get(t, path)
-			if own.status != http.StatusOK || strings.Contains(anonymous(other.body), account) || strings.Contains(anonymous(other.body), payment.ID.String()) {
+			if own.status != http.StatusOK || strings.Contains(anonymous(other.body), account) || strings.Contains(anonymous(other.body), payment.ID.String()) || strings.Contains(anonymous(other.body), endpoint) {
 				t.Errorf("own: %d, another tenant's: %d %s", own.status, other.status, other.body)
 			}
 			if strings.Contains(route, "{id}") {
@@ -105,7 +109,7 @@ func TestRoutesRequireAuthentication(t *testing.T) {
 		})
 		return nil
 	})
-	if err != nil || routes != 12 {
+	if err != nil || routes != 20 {
 		t.Errorf("walked %d routes, %v", routes, err)
 	}
 }
