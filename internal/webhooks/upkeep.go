@@ -8,8 +8,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Retention is how long deliveries are kept, for GET and for endpoints that are disabled. What an
-// endpoint missed for longer is deleted unsent when it is still disabled.
+// Retention is how long deliveries are kept, for GET and for endpoints that are disabled or far behind.
+// What an endpoint has missed for longer is deleted unsent.
 const Retention = 30 * 24 * time.Hour
 
 const upkeepBatch = 2000
@@ -43,13 +43,12 @@ func Resume(ctx context.Context, db *pgxpool.Pool) (n int, err error) {
 	return n, nil
 }
 
-// The oldest of all, by primary key. One that is older and still pending at an enabled endpoint was
-// sent again by hand.
+// The oldest of all, by primary key, whatever has become of them. If some were kept, an endpoint that
+// is slower than its events could fill the batch with them, and nothing would be deleted for anyone.
 const deleteOld = `
 DELETE FROM webhook_deliveries WHERE id IN (
-  SELECT d.id FROM (SELECT id, endpoint_id, state, created_at FROM webhook_deliveries ORDER BY id LIMIT $1) d
-  LEFT JOIN webhook_endpoints e ON e.id = d.endpoint_id
-  WHERE d.created_at < now() - $2::interval AND (d.state <> 'pending' OR e.state IS DISTINCT FROM 'enabled'))`
+  SELECT d.id FROM (SELECT id, created_at FROM webhook_deliveries ORDER BY id LIMIT $1) d
+  WHERE d.created_at < now() - $2::interval)`
 
 // By webhook_deliveries_event.
 const deleteOrphans = `
