@@ -63,14 +63,14 @@ RETURNING h.blocked_until IS NULL, d.endpoint_id, d.id, d.token, d.tries, d.even
 // claim takes deliveries that are due, within the room that each endpoint has. blocked is how many
 // were due and wait for an earlier one.
 func (s *Sender) claim(ctx context.Context) (claimed []*delivery, blocked int, err error) {
-	endpoints, rooms, room := s.lanes.room()
+	endpoints, rooms, others, room := s.lanes.room()
 	if room < 1 {
 		return nil, 0, nil
 	}
 
 	// The claim ends by the database's clock, which began to count when the statement ran, so later.
 	until := time.Now().Add(s.lease())
-	rows, _ := s.DB.Query(ctx, claimDue, endpoints, rooms, s.PerEndpoint, room, s.lease(), blockedPause)
+	rows, _ := s.DB.Query(ctx, claimDue, endpoints, rooms, others, room, s.lease(), blockedPause)
 
 	var free bool
 	var d delivery

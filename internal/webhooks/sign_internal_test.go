@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -272,11 +273,11 @@ func TestScheduleTakesThreeDays(t *testing.T) {
 
 func TestLanes(t *testing.T) {
 	t.Parallel()
-	l := newLanes(4, 6)
+	l := newLanes(4, 26)
 	a, b := [16]byte{1}, [16]byte{2}
 	rooms := func() map[[16]byte]int {
 		got := map[[16]byte]int{}
-		ids, rooms, _ := l.room()
+		ids, rooms, _, _ := l.room()
 		for i, id := range ids {
 			got[id] = rooms[i]
 		}
@@ -289,8 +290,8 @@ func TestLanes(t *testing.T) {
 	if got := rooms(); got[a] != 0 || got[b] != 3 {
 		t.Errorf("room %v", got)
 	}
-	if _, _, all := l.room(); all != 1 {
-		t.Errorf("room for %d in all", all)
+	if _, _, others, all := l.room(); others != 4 || all != 11 {
+		t.Errorf("room for %d of another, %d in all", others, all)
 	}
 	for range 4 {
 		l.end(a, false) // no answer: 4, 2, 1
@@ -305,5 +306,33 @@ func TestLanes(t *testing.T) {
 	}
 	if got := rooms(); len(got) != 0 {
 		t.Errorf("room %v after answers", got)
+	}
+}
+
+// TestSlowEndpointsLeaveRoom: many endpoints have all the calls that they are allowed, and answer each at the last moment. There is
+// room for one more endpoint all the same.
+func TestSlowEndpointsLeaveRoom(t *testing.T) {
+	t.Parallel()
+	for _, slow := range []byte{10, 40, 200} {
+		l := newLanes(32, 1000)
+		for range 50 {
+			for e := range slow {
+				id := [16]byte{e, 1}
+				ids, rooms, others, all := l.room()
+				room := others
+				if i := slices.Index(ids, id); i >= 0 {
+					room = rooms[i]
+				}
+				for range min(room, all) {
+					l.begin(id)
+				}
+				if l.of[id] != nil && l.of[id].inFlight > 0 {
+					l.end(id, true)
+				}
+			}
+		}
+		if _, _, others, all := l.room(); others < 2 || all < others {
+			t.Errorf("%d slow endpoints leave %d calls in all, %d for another endpoint", slow, all, others)
+		}
 	}
 }
