@@ -443,3 +443,42 @@ func TestFailureAtAnOldEndpoint(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 }
+
+// TestNoCallsWithoutRecords: while results cannot be recorded, calls come to an end. Otherwise they pile up in memory, and the receivers
+// get them again and again.
+func TestNoCallsWithoutRecords(t *testing.T) {
+	t.Parallel()
+	b, r := newBench(t), receive(t, func(int, received) int { return http.StatusInternalServerError })
+	e := b.endpoint(t, r.URL)
+	const events = 1500
+	b.fill(t, events)
+
+	// The first failure is noted in the endpoint's row.
+	tx, err := b.owner.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	if _, err := tx.Exec(t.Context(), `SELECT FROM webhook_endpoints WHERE id = $1 FOR UPDATE`, e.ID); err != nil {
+		t.Fatal(err)
+	}
+	b.exec(t, `UPDATE webhook_deliveries SET subject = id::text`) // none waits for another
+	b.sending(t)
+
+	calls, since := 0, time.Now()
+	testenv.Eventually(t, soon, func() error {
+		if n := len(r.calls()); n != calls || n < 100 {
+			calls, since = n, time.Now()
+		}
+		if time.Since(since) < time.Second {
+			return fmt.Errorf("%d calls, and more to come", calls)
+		}
+		return nil
+	})
+	if calls > events-200 {
+		t.Errorf("%d calls, of which none is recorded", calls)
+	}
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
