@@ -482,3 +482,23 @@ func TestNoCallsWithoutRecords(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestOnePaymentWithManyEvents: a payment may have any number of refunds. While its events wait at endpoints that do not take them, the
+// claim, which is everybody's, stays short.
+func TestOnePaymentWithManyEvents(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	for range webhooks.MaxEndpoints {
+		b.endpoint(t, "http://127.0.0.1:1/")
+	}
+	b.exec(t, `INSERT INTO webhook_deliveries (endpoint_id, tenant_id, event_id, event_type, subject, body, next_try_at)
+		SELECT e.id, e.tenant_id, gen_random_uuid(), 'refund.completed', 'one', '{}', now() - i * interval '1 ms'
+		FROM webhook_endpoints e, generate_series(1, 10000) i`)
+	other, r := newBench(t), receive(t, ok)
+	other.owner, other.api, other.worker = b.owner, b.api, b.worker
+	other.endpoint(t, r.URL)
+	other.write(t, other.event(uuid.New(), 1))
+
+	b.run(t, &webhooks.Sender{})
+	r.has(t, 1)
+}
