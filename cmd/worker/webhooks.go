@@ -143,7 +143,8 @@ func (h *hooks) measure(ctx context.Context) {
 	h.metrics.Backlog(oldest, disabled)
 }
 
-// repeat calls step, which works in batches, until nothing is left or ctx ends.
+// repeat calls step, which works in batches, until one is not full or ctx ends. Not until nothing is left:
+// at an endpoint that fails without end there is always something to resume.
 func (h *hooks) repeat(
 	ctx context.Context, step func(context.Context, *pgxpool.Pool) (int, error),
 ) error {
@@ -155,7 +156,7 @@ func (h *hooks) repeat(
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case err != nil || n == 0:
+		case err != nil || n < webhooks.Batch:
 			return err
 		}
 	}

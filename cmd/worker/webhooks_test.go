@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -114,5 +115,23 @@ func TestEventsBecomeWebhooks(t *testing.T) {
 	var letters int
 	if err := owner.QueryRow(t.Context(), `SELECT count(*) FROM inbox_dead_letters WHERE consumer = 'webhooks'`).Scan(&letters); err != nil || letters != 1 {
 		t.Errorf("%d dead letters, %v", letters, err)
+	}
+}
+
+// TestUpkeepGoesOn: an endpoint that was enabled and fails again has something to resume at any time. The rest of the upkeep must not
+// wait for it.
+func TestUpkeepGoesOn(t *testing.T) {
+	t.Parallel()
+	h, steps := &hooks{}, 0
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	err := h.repeat(ctx, func(context.Context, *pgxpool.Pool) (int, error) {
+		if steps++; steps == 100 {
+			cancel()
+		}
+		return map[bool]int{true: webhooks.Batch, false: 1}[steps == 1], nil
+	})
+	if steps != 2 || err != nil {
+		t.Errorf("%d steps, %v", steps, err)
 	}
 }

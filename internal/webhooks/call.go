@@ -21,6 +21,10 @@ const (
 	maxAnswer = 64 << 10
 
 	connectTimeout = 3 * time.Second
+
+	// pingAfter is for how long nothing may be heard on an HTTP/2 connection before the other end is
+	// asked. Without that, calls would go on to one whose other end is gone, for a quarter of an hour.
+	pingAfter = 5 * time.Second
 )
 
 // newClient returns a client that only calls allowed addresses, uses no proxy and follows no redirect.
@@ -31,6 +35,7 @@ func newClient(allow []netip.Prefix, resolver *net.Resolver, perEndpoint int) *h
 			Proxy:                  nil, // a proxy would resolve names and connect in our place
 			DialContext:            dialer.DialContext,
 			ForceAttemptHTTP2:      true,
+			HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: connectTimeout},
 			TLSHandshakeTimeout:    connectTimeout,
 			MaxIdleConnsPerHost:    perEndpoint,
 			MaxIdleConns:           4 * perEndpoint,

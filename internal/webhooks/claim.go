@@ -27,9 +27,9 @@ type delivery struct {
 const blockedPause = 100 * time.Millisecond
 
 // The endpoints come in random order, so that none is always last when there is not enough room. Each
-// is looked up in webhook_deliveries_due, for some microseconds, and its earlier deliveries of the same
-// subject in webhook_deliveries_order: with "+ 0", or a planner without statistics would walk the primary
-// key, which has that order as well.
+// is looked up in webhook_deliveries_due, for some microseconds, and the first delivery of the same subject
+// in webhook_deliveries_order, one row however many wait. That index has "id + 0": a planner without
+// statistics would otherwise walk the primary key, which has that order as well.
 //
 // $1, $2: room of the endpoints that have calls in flight; $3: of the others; $4: of all together.
 const claimDue = `
@@ -47,7 +47,7 @@ WITH due AS (
   FROM due LEFT JOIN LATERAL (
     SELECT greatest(now() + $6::interval, CASE WHEN NOT b.in_flight THEN b.next_try_at END) AS blocked_until
     FROM webhook_deliveries b
-    WHERE b.endpoint_id = due.endpoint_id AND b.subject = due.subject AND b.state = 'pending' AND b.id < due.id
+    WHERE b.endpoint_id = due.endpoint_id AND b.subject = due.subject AND b.state = 'pending' AND b.id + 0 < due.id
     ORDER BY b.id + 0 LIMIT 1) b ON true
 )
 UPDATE webhook_deliveries d
@@ -63,14 +63,14 @@ RETURNING h.blocked_until IS NULL, d.endpoint_id, d.id, d.token, d.tries, d.even
 // claim takes deliveries that are due, within the room that each endpoint has. blocked is how many
 // were due and wait for an earlier one.
 func (s *Sender) claim(ctx context.Context) (claimed []*delivery, blocked int, err error) {
-	endpoints, rooms, room := s.lanes.room()
+	endpoints, rooms, others, room := s.lanes.room()
 	if room < 1 {
 		return nil, 0, nil
 	}
 
 	// The claim ends by the database's clock, which began to count when the statement ran, so later.
 	until := time.Now().Add(s.lease())
-	rows, _ := s.DB.Query(ctx, claimDue, endpoints, rooms, s.PerEndpoint, room, s.lease(), blockedPause)
+	rows, _ := s.DB.Query(ctx, claimDue, endpoints, rooms, others, room, s.lease(), blockedPause)
 
 	var free bool
 	var d delivery

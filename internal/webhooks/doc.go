@@ -44,6 +44,7 @@
 //	an endpoint is disabled                its tenant gets the event webhook_endpoint.disabled. What is
 //	                                       pending stays, new events join it, and all is sent in order
 //	                                       after Enable, up to Retention; older ones are deleted unsent
+//	events come faster than it answers     they wait, up to Retention; older ones are deleted unsent
 //	an endpoint is deleted                 calls in flight finish, nothing else is sent
 //
 // # Secrets

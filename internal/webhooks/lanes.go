@@ -6,9 +6,11 @@ import (
 	"github.com/google/uuid"
 )
 
-// lanes bounds the calls in flight of each endpoint, and of all together. An endpoint that does not
-// answer in time gets half as many, down to one, and one more with every answer: many that hang must
-// not use up what all share.
+// lanes bounds the calls in flight of each endpoint, and of all together. Many that hang must not use up
+// what all share, so an endpoint that does not answer in time gets half as many, down to one, and one
+// more with every answer. Nor must many that answer a moment before the timeout, so an endpoint also
+// has at most a quarter of what is free: the more are slow, the fewer calls each has, and something
+// stays free for one that is quick.
 type lanes struct {
 	perEndpoint, total int
 
@@ -23,16 +25,20 @@ func newLanes(perEndpoint, total int) *lanes {
 	return &lanes{perEndpoint: perEndpoint, total: total, of: map[uuid.UUID]*lane{}}
 }
 
-// room returns how many more calls may begin: of the endpoints that differ from the rest, and in all.
-func (l *lanes) room() (endpoints [][16]byte, rooms []int, all int) {
+// room returns how many more calls may begin: of the endpoints that differ from the rest, of each of
+// the others, and in all. That is half of what is free: with the other half the shares of those who
+// come next are reckoned anew.
+func (l *lanes) room() (endpoints [][16]byte, rooms []int, others, all int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
+	free := l.total - l.inFlight
+	share := max(1, free/4)
 	for id, lane := range l.of {
 		endpoints = append(endpoints, id)
-		rooms = append(rooms, max(0, lane.limit-lane.inFlight))
+		rooms = append(rooms, max(0, min(lane.limit, share)-lane.inFlight))
 	}
-	return endpoints, rooms, l.total - l.inFlight
+	return endpoints, rooms, min(l.perEndpoint, share), (free + 1) / 2
 }
 
 func (l *lanes) begin(endpoint uuid.UUID) {

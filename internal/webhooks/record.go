@@ -58,7 +58,7 @@ WITH r AS (
   UPDATE webhook_deliveries d SET next_try_at = now()
   FROM done CROSS JOIN LATERAL (
     SELECT n.id FROM webhook_deliveries n
-    WHERE n.endpoint_id = done.endpoint_id AND n.subject = done.subject AND n.state = 'pending' AND n.id > done.id
+    WHERE n.endpoint_id = done.endpoint_id AND n.subject = done.subject AND n.state = 'pending' AND n.id + 0 > done.id
     ORDER BY n.id + 0 LIMIT 1) n
   WHERE done.state <> 'pending' AND d.id = n.id AND d.token = 0 AND d.next_try_at > now())
 SELECT state, count(*) FROM done GROUP BY state`

@@ -76,7 +76,7 @@ func (s *Sender) Run(ctx context.Context) error {
 			calls.Go(func() {
 				r := s.send(d)
 				results <- r
-				// Not earlier: if recording is slow, fewer are claimed.
+				// Only now: while no result can be recorded, no more calls are made.
 				s.lanes.end(d.endpoint, r.status != 0)
 			})
 		}

@@ -3,15 +3,20 @@ package webhooks
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	standardwebhooks "github.com/standard-webhooks/standard-webhooks/libraries/go"
+
+	"github.com/oncepay/oncepay/internal/testenv"
 )
 
 // The vector of the Standard Webhooks libraries: the same in each of their languages.
@@ -272,11 +277,11 @@ func TestScheduleTakesThreeDays(t *testing.T) {
 
 func TestLanes(t *testing.T) {
 	t.Parallel()
-	l := newLanes(4, 6)
+	l := newLanes(4, 26)
 	a, b := [16]byte{1}, [16]byte{2}
 	rooms := func() map[[16]byte]int {
 		got := map[[16]byte]int{}
-		ids, rooms, _ := l.room()
+		ids, rooms, _, _ := l.room()
 		for i, id := range ids {
 			got[id] = rooms[i]
 		}
@@ -289,8 +294,8 @@ func TestLanes(t *testing.T) {
 	if got := rooms(); got[a] != 0 || got[b] != 3 {
 		t.Errorf("room %v", got)
 	}
-	if _, _, all := l.room(); all != 1 {
-		t.Errorf("room for %d in all", all)
+	if _, _, others, all := l.room(); others != 4 || all != 11 {
+		t.Errorf("room for %d of another, %d in all", others, all)
 	}
 	for range 4 {
 		l.end(a, false) // no answer: 4, 2, 1
@@ -306,4 +311,102 @@ func TestLanes(t *testing.T) {
 	if got := rooms(); len(got) != 0 {
 		t.Errorf("room %v after answers", got)
 	}
+}
+
+// TestSlowEndpointsLeaveRoom: many endpoints have all the calls that they are allowed, and answer each at the last moment. There is
+// room for one more endpoint all the same.
+func TestSlowEndpointsLeaveRoom(t *testing.T) {
+	t.Parallel()
+	for _, slow := range []byte{10, 40, 200} {
+		l := newLanes(32, 1000)
+		for range 50 {
+			for e := range slow {
+				id := [16]byte{e, 1}
+				ids, rooms, others, all := l.room()
+				room := others
+				if i := slices.Index(ids, id); i >= 0 {
+					room = rooms[i]
+				}
+				for range min(room, all) {
+					l.begin(id)
+				}
+				if l.of[id] != nil && l.of[id].inFlight > 0 {
+					l.end(id, true)
+				}
+			}
+		}
+		if _, _, others, all := l.room(); others < 2 || all < others {
+			t.Errorf("%d slow endpoints leave %d calls in all, %d for another endpoint", slow, all, others)
+		}
+	}
+}
+
+// TestDeadConnectionIsLeft: the other end of an HTTP/2 connection is gone without a word, as a machine that lost its power. Calls soon use
+// another one.
+func TestDeadConnectionIsLeft(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(map[int]int{1: 400, 2: 200}[r.ProtoMajor])
+	}))
+	s.EnableHTTP2 = true
+	s.StartTLS()
+	t.Cleanup(s.Close)
+
+	// What stands between passes the first connection's bytes until it is dead.
+	between, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { between.Close() })
+	var dead atomic.Bool
+	go func() {
+		for n := 0; ; n++ {
+			near, err := between.Accept()
+			if err != nil {
+				return
+			}
+			far, err := net.Dial("tcp", s.Listener.Addr().String())
+			if err != nil {
+				near.Close()
+				continue
+			}
+			t.Cleanup(func() { near.Close(); far.Close() })
+			pass := func(to, from net.Conn) {
+				buf := make([]byte, 4096)
+				for {
+					m, err := from.Read(buf)
+					if err != nil {
+						to.Close()
+						return
+					}
+					if n > 0 || !dead.Load() {
+						_, _ = to.Write(buf[:m])
+					}
+				}
+			}
+			go pass(near, far)
+			go pass(far, near)
+		}
+	}()
+
+	client := newClient(prefixes("127.0.0.0/8"), nil, 1)
+	t.Cleanup(client.CloseIdleConnections)
+	client.Transport.(schemes)["https"].TLSClientConfig = s.Client().Transport.(*http.Transport).TLSClientConfig
+	d := &delivery{url: "https://" + between.Addr().String(), secrets: []string{vectorSecret}}
+	try := func(limit time.Duration) (int, error) {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		return call(ctx, client, d)
+	}
+	if status, err := try(10 * time.Second); status != 200 {
+		t.Fatalf("%d, %v", status, err)
+	}
+	dead.Store(true)
+	testenv.Eventually(t, 25*time.Second, func() error {
+		status, err := try(2 * time.Second)
+		if status != 200 {
+			return fmt.Errorf("%d, %w", status, err)
+		}
+		return nil
+	})
 }

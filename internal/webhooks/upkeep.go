@@ -8,11 +8,12 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Retention is how long deliveries are kept, for GET and for endpoints that are disabled. What an
-// endpoint missed for longer is deleted unsent when it is still disabled.
+// Retention is how long deliveries are kept, for GET and for endpoints that are disabled or far behind.
+// What an endpoint has missed for longer is deleted unsent.
 const Retention = 30 * 24 * time.Hour
 
-const upkeepBatch = 2000
+// Batch is how many deliveries Resume and Clear take at a time.
+const Batch = 2000
 
 // The lease of a claim is shorter than a minute: what is in flight keeps it.
 const resumeDeliveries = `
@@ -32,9 +33,9 @@ WHERE e.resuming AND NOT EXISTS (SELECT FROM webhook_deliveries d
   WHERE d.endpoint_id = e.id AND d.state = 'pending' AND d.next_try_at > now() + interval '1 minute')`
 
 // Resume makes due what waits for a later try at endpoints that were enabled again, and returns how
-// many deliveries it changed. Fewer than a full batch: it is done.
+// many deliveries it changed. Fewer than Batch: it is done.
 func Resume(ctx context.Context, db *pgxpool.Pool) (n int, err error) {
-	if err := db.QueryRow(ctx, resumeDeliveries, upkeepBatch).Scan(&n); err != nil {
+	if err := db.QueryRow(ctx, resumeDeliveries, Batch).Scan(&n); err != nil {
 		return 0, fmt.Errorf("resume webhooks: %w", err)
 	}
 	if _, err := db.Exec(ctx, resumed); err != nil {
@@ -43,13 +44,12 @@ func Resume(ctx context.Context, db *pgxpool.Pool) (n int, err error) {
 	return n, nil
 }
 
-// The oldest of all, by primary key. One that is older and still pending at an enabled endpoint was
-// sent again by hand.
+// The oldest of all, by primary key, whatever has become of them. If some were kept, an endpoint that
+// is slower than its events could fill the batch with them, and nothing would be deleted for anyone.
 const deleteOld = `
 DELETE FROM webhook_deliveries WHERE id IN (
-  SELECT d.id FROM (SELECT id, endpoint_id, state, created_at FROM webhook_deliveries ORDER BY id LIMIT $1) d
-  LEFT JOIN webhook_endpoints e ON e.id = d.endpoint_id
-  WHERE d.created_at < now() - $2::interval AND (d.state <> 'pending' OR e.state IS DISTINCT FROM 'enabled'))`
+  SELECT d.id FROM (SELECT id, created_at FROM webhook_deliveries ORDER BY id LIMIT $1) d
+  WHERE d.created_at < now() - $2::interval)`
 
 // By webhook_deliveries_event.
 const deleteOrphans = `
@@ -64,13 +64,13 @@ WHERE e.state = 'deleted' AND NOT EXISTS (SELECT FROM webhook_deliveries d WHERE
   AND e.state_since < now() - interval '1 day'`
 
 // Clear deletes deliveries that are older than Retention and those of deleted endpoints, a batch of
-// them, and returns how many.
+// them each, and returns how many. Fewer than Batch: it is done.
 func Clear(ctx context.Context, db *pgxpool.Pool) (n int, err error) {
-	old, err := db.Exec(ctx, deleteOld, upkeepBatch, Retention)
+	old, err := db.Exec(ctx, deleteOld, Batch, Retention)
 	if err != nil {
 		return 0, fmt.Errorf("delete old webhook deliveries: %w", err)
 	}
-	orphans, err := db.Exec(ctx, deleteOrphans, upkeepBatch)
+	orphans, err := db.Exec(ctx, deleteOrphans, Batch)
 	if err != nil {
 		return 0, fmt.Errorf("delete deliveries of deleted webhook endpoints: %w", err)
 	}
