@@ -17,9 +17,9 @@ type Result struct {
 	Reference   string         // the PSP's id
 	Code        Code           // why it was declined or has failed
 	ResolvedBy  string         // the operator; empty: the PSP
+	Token       int64          // of the claim that led to it; zero: a webhook, an operator
 
 	// Of Unknown only.
-	Token       int64         // of the claim
 	Error       string        // what happened, for operators
 	RetryAfter  time.Duration // when to claim it again
 	AskOperator bool          // never again by itself
@@ -33,7 +33,7 @@ const (
 	Applied     Recorded = iota // the operation is as the result says, and so is its payment or refund
 	Repeated                    // it ended so before
 	Conflict                    // it ended otherwise, or the PSP moved another amount: it waits for an operator
-	Stale                       // Unknown, from somebody whose claim is lost
+	Stale                       // from somebody whose claim is lost, and not that the money moved
 	NoOperation                 // there is no such operation
 	Unbookable                  // it ended, but a balance would overflow: it waits for an operator
 	Locked                      // another session keeps a row that it needs: nothing was done, try again
@@ -53,7 +53,9 @@ func judge(o *Operation, r Result) Recorded {
 		return Repeated
 	case other:
 		return Conflict
-	case r.State == Unknown && (r.Token == 0 || r.Token != o.Token):
+	case r.State == Unknown && r.Token == 0:
+		return Stale
+	case r.State != Succeeded && r.Token != 0 && r.Token != o.Token: // a later try may be executed
 		return Stale
 	}
 	return Applied
