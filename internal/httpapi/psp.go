@@ -22,7 +22,7 @@ import (
 //
 //	applied    the operation ended, and its payment or refund with it
 //	repeated   it had ended so before: a second delivery, or the worker was first
-//	conflict   it had ended otherwise, or the amount is another: logged, for an operator
+//	conflict   it had ended otherwise or under another id, or the amount is another: logged, for an operator
 //	unbookable a balance would overflow: logged, for an operator
 //	unknown    no operation of ours
 //	ignored    a type that is not about a result

@@ -195,6 +195,24 @@ func TestConflictEndsTheClaim(t *testing.T) {
 	b.wantBalanced(t)
 }
 
+// The PSP forgot the key sooner than it promised, and charged again: two ids for one operation.
+func TestSecondReferenceIsNoRepeat(t *testing.T) {
+	t.Parallel()
+	b := newBank(t, nil)
+	b.open(t, payments.Clearing, "USD")
+	shop := b.customer(t, 0)
+	o := b.chargeOf(t, b.charges(t, 1, shop)[0])
+	charged := func(reference string) payments.Result {
+		return payments.Result{OperationID: o, State: payments.Succeeded, AmountMinor: 10, Currency: "USD", Reference: reference}
+	}
+	b.recordAll(t, []payments.Recorded{payments.Applied, payments.Conflict, payments.Repeated}, charged("ch_1"), charged("ch_2"), charged("ch_1"))
+	b.recordAll(t, []payments.Recorded{payments.Conflict, payments.Repeated, payments.Repeated}, charged("ch_2"), charged("ch_1"), charged(""))
+	if n := b.balance(t, shop); n != 10 {
+		t.Errorf("the account has %d", n)
+	}
+	b.wantBalanced(t)
+}
+
 // A worker that froze says that its try was refused. Another worker's try was executed since then, and
 // its answer lost.
 func TestRefusalNeedsTheLastClaim(t *testing.T) {

@@ -28,6 +28,9 @@ type Operation struct {
 	Age             time.Duration  // since it was decided: its key is no older
 	CreatedAt       time.Time
 	ChargeReference string // the PSP's id of the charge that a refund is about
+
+	// As it ended.
+	Reference string // the PSP's id
 }
 
 // OperationKind is what the PSP does.

@@ -32,7 +32,7 @@ type Recorded int
 const (
 	Applied     Recorded = iota // the operation is as the result says, and so is its payment or refund
 	Repeated                    // it ended so before
-	Conflict                    // it ended otherwise, or the PSP moved another amount: it waits for an operator
+	Conflict                    // it ended otherwise or twice, or the PSP moved another amount: it waits for an operator
 	Stale                       // from somebody whose claim is lost, and not that the money moved
 	NoOperation                 // there is no such operation
 	Unbookable                  // it ended, but a balance would overflow: it waits for an operator
@@ -43,11 +43,13 @@ const (
 func judge(o *Operation, r Result) Recorded {
 	moved := r.State == Succeeded && r.AmountMinor != 0
 	other := moved && (r.AmountMinor != o.AmountMinor || r.Currency != o.Currency)
+	// Two references of one operation: its key was executed twice.
+	twice := r.State == Succeeded && r.Reference != "" && o.Reference != "" && r.Reference != o.Reference
 
 	switch {
 	case o.State.Ended() && r.State == Unknown:
 		return Stale
-	case o.State.Ended() && (r.State != o.State || other):
+	case o.State.Ended() && (r.State != o.State || other || twice):
 		return Conflict
 	case o.State.Ended():
 		return Repeated

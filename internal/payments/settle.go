@@ -114,7 +114,7 @@ func (p *Processor) settle(ctx context.Context, tx pgx.Tx, s *settlement) error 
 		s.recorded[i], s.written[i] = judge(o, r), r
 		switch {
 		case s.recorded[i] == Applied && r.State.Ended():
-			o.State = r.State
+			o.State, o.Reference = r.State, r.Reference
 			ends, places = append(ends, settlementOf(o, r)), append(places, i)
 			s.last[o.ID] = i
 		case s.recorded[i] == Applied:
