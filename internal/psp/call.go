@@ -17,9 +17,9 @@ type caller struct {
 
 const (
 	// A provider counts the age of a key by its own clock, from when a try arrived. So we stop using
-	// one earlier: by a twenty-fourth, and by more than a call takes.
+	// one earlier: by a twenty-fourth, and by more than a claim lasts, which may be called at its end.
 	retentionMargin = 24
-	leastMargin     = callTimeout + 5*time.Second
+	leastMargin     = lease + 5*time.Second
 
 	firstBackoff = time.Second
 	maxBackoff   = 5 * time.Minute
