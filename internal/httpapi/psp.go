@@ -125,7 +125,9 @@ func (p *psp) take(c *call, body []byte) (outcome string, err error) {
 	if err != nil { // another program uses the PSP's account as well
 		return "unknown", nil
 	}
-	if state == payments.Succeeded && o.Amount == 0 { // would be recorded without a look at the amount
+	// Without its amount it would be recorded without a look at that, without its id it could not be
+	// refunded.
+	if state == payments.Succeeded && (o.Amount == 0 || o.ID == "") {
 		return "malformed", errMalformedEvent
 	}
 
