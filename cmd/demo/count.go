@@ -50,6 +50,12 @@ func (d *demo) count(ctx context.Context, l *traffic.Load, v traffic.View) error
 	}
 	d.lost = after.Injected[repliesLost] - d.psp.Injected[repliesLost]
 
+	if d.hooks != nil {
+		if err := d.awaitWebhooks(ctx); err != nil {
+			return err
+		}
+	}
+
 	d.say("counting in the tables, on the topics, in what the clients were told,")
 	d.say("and in the PSP's books")
 	// Each killed relay may have two batches repeated: those sent but not yet behind its cursor.
@@ -75,7 +81,7 @@ func (d *demo) count(ctx context.Context, l *traffic.Load, v traffic.View) error
 	report.PaymentEvents -= d.before.PaymentEvents
 	report.Repeated -= d.before.Repeated
 
-	d.print(totals(report, l.History.Cut.Load(), d.lost))
+	d.print(totals(report, l.History.Cut.Load(), d.lost, d.got))
 	d.mu.Lock()
 	err = report.WriteTable(d.out)
 	d.mu.Unlock()
@@ -90,6 +96,18 @@ func (d *demo) count(ctx context.Context, l *traffic.Load, v traffic.View) error
 			"nothing out of order,\nand the books balance.\n", report.Payments, len(d.kills)))
 	}
 
+	return err
+}
+
+func (d *demo) awaitWebhooks(ctx context.Context) error {
+	db, err := pgxpool.New(ctx, d.stack.owner())
+	if err != nil {
+		return fmt.Errorf("connect to the database: %w", err)
+	}
+	defer db.Close()
+
+	d.say("waiting until the webhook receiver has everything")
+	d.got, err = d.hooks.await(ctx, db, d.shops[0])
 	return err
 }
 

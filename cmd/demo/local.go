@@ -96,6 +96,7 @@ func (l *local) start(ctx context.Context, name string) error {
 	env := []string{
 		"DATABASE_URL=" + l.as(name), "KAFKA_BROKERS=" + strings.Join(l.brokers(), ","),
 		"RELAY_BATCH=" + strconv.Itoa(l.batch()), "PSP_URL=" + l.psp(), "PSP_API_KEY=" + pspKey,
+		webhooksAllow,
 	}
 	switch name {
 	case "fakepsp":
@@ -108,10 +109,8 @@ func (l *local) start(ctx context.Context, name string) error {
 		env = []string{
 			"DATABASE_URL=" + l.as("api_write"), "DATABASE_READ_URL=" + l.as("api_read"),
 			"HTTP_ADDR=" + l.address, "AUTHORIZATION_MIN=1s", "PSP_WEBHOOK_SECRET=" + pspSecret,
+			webhooksAllow,
 		}
-	}
-	if name == "worker" {
-		env = append(env, "WORKER_PARTS=expiry")
 	}
 	if admin := l.admin[name]; admin != "" {
 		env = append(env, "ADMIN_ADDR="+admin)
@@ -172,6 +171,9 @@ func (l *local) kill(ctx context.Context, v victim) error {
 
 // catchMax is longer than a relay or consumer rests between two batches under any load.
 const catchMax = 10 * time.Second
+
+// webhooksAllow lets webhooks go to the demo's own receiver.
+const webhooksAllow = "WEBHOOKS_ALLOW=127.0.0.0/8"
 
 func (l *local) failed() <-chan error { return l.ended }
 

@@ -90,6 +90,8 @@ type demo struct {
 	counted bool
 	psp     fakepsp.Totals // as they were before
 	lost    int64          // replies of the PSP, since then
+	hooks   *receiver      // nil in Compose, whose worker does not reach this machine
+	got     webhookCount
 	verdict verdict
 }
 
@@ -129,6 +131,17 @@ func (d *demo) run(soft, hard context.Context) (err error) {
 		return err
 	}
 	defer view.Close()
+
+	if !d.compose {
+		if d.hooks, err = newReceiver(); err != nil {
+			return err
+		}
+		defer d.hooks.close()
+		if err := d.hooks.subscribe(soft, d.stack.url(), d.shops[0]); err != nil {
+			return err
+		}
+		d.say("webhooks of all payments go to http://%s", d.hooks.address)
+	}
 
 	load, err := traffic.New(dir, d.stack.url(), d.shops[:])
 	if err != nil {

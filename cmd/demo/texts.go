@@ -91,7 +91,7 @@ func (d *demo) printCommands() {
 }
 
 // totals says what there was to count, and how the numbers belong together.
-func totals(r invariant.Report, cut, lost int64) string {
+func totals(r invariant.Report, cut, lost int64, hooks webhookCount) string {
 	return fmt.Sprintf(`
 %8d  payments, %d of them declined for lack of money
 %8d  of these held the money first: %d were captured, %d canceled,
@@ -100,10 +100,12 @@ func totals(r invariant.Report, cut, lost int64) string {
 %8d  refunds
 %8d  events: %d of payments, in the order of each life, the others
           of accounts
+%8d  of these sent to the webhook receiver; %d lost, %d out of order
 %8d  events sent again by the relays that replaced killed ones
 %8d  requests of clients, their repeats included
 %8d  of these were cut off: the connection broke before the answer came;
           for %d the repeat found what had been done
 
-`, r.Payments, r.Declined, r.Authorized, r.Captured, r.Canceled, r.Expired, r.ByCard, lost, r.Refunds, r.Events, r.PaymentEvents, r.Repeated, r.Exchanges, cut, r.Recovered)
+`, r.Payments, r.Declined, r.Authorized, r.Captured, r.Canceled, r.Expired, r.ByCard, lost, r.Refunds, r.Events, r.PaymentEvents,
+		hooks.expected-hooks.lost, hooks.lost, hooks.outOfOrder, r.Repeated, r.Exchanges, cut, r.Recovered)
 }

@@ -10,29 +10,32 @@ import (
 
 // verdict is the last line of -check.
 type verdict struct {
-	OK                bool    `json:"ok"`
-	Payments          int64   `json:"payments"`
-	Replays           int64   `json:"replays"`
-	MismatchesRefused int64   `json:"mismatches_refused"`
-	Declined          int64   `json:"declined"`
-	Authorized        int64   `json:"authorized"`
-	Captured          int64   `json:"captured"`
-	Canceled          int64   `json:"canceled"`
-	Expired           int64   `json:"expired"`
-	Refunds           int64   `json:"refunds"`
-	CardPayments      int64   `json:"card_payments"`
-	PSPRepliesLost    int64   `json:"psp_replies_lost"`
-	Events            int64   `json:"events"`
-	Lost              int64   `json:"lost"`               // acknowledged payments, events, effects
-	DuplicatedEffects int64   `json:"duplicated_effects"` // keys paid twice, statements ≠ ledger
-	OutOfOrder        int64   `json:"out_of_order"`       // events, or what may not follow
-	Unbalanced        int64   `json:"unbalanced"`         // payments, refunds and accounts
-	HoldsWrong        int64   `json:"holds_wrong"`        // accounts
-	ChargedTwice      int64   `json:"charged_twice"`      // operations
-	PSPUnmatched      int64   `json:"psp_unmatched"`      // the PSP's books and ours, to the minor unit
-	SentAgain         int64   `json:"sent_again"`         // events, by the successors of killed relays
-	Kills             int     `json:"kills"`
-	Seconds           float64 `json:"seconds"`
+	OK                 bool    `json:"ok"`
+	Payments           int64   `json:"payments"`
+	Replays            int64   `json:"replays"`
+	MismatchesRefused  int64   `json:"mismatches_refused"`
+	Declined           int64   `json:"declined"`
+	Authorized         int64   `json:"authorized"`
+	Captured           int64   `json:"captured"`
+	Canceled           int64   `json:"canceled"`
+	Expired            int64   `json:"expired"`
+	Refunds            int64   `json:"refunds"`
+	CardPayments       int64   `json:"card_payments"`
+	PSPRepliesLost     int64   `json:"psp_replies_lost"`
+	Webhooks           int64   `json:"webhooks"`
+	Events             int64   `json:"events"`
+	Lost               int64   `json:"lost"`               // acknowledged payments, events, effects
+	DuplicatedEffects  int64   `json:"duplicated_effects"` // keys paid twice, statements ≠ ledger
+	OutOfOrder         int64   `json:"out_of_order"`       // events, or what may not follow
+	Unbalanced         int64   `json:"unbalanced"`         // payments, refunds and accounts
+	HoldsWrong         int64   `json:"holds_wrong"`        // accounts
+	ChargedTwice       int64   `json:"charged_twice"`      // operations
+	PSPUnmatched       int64   `json:"psp_unmatched"`      // the PSP's books and ours, to the minor unit
+	WebhooksLost       int64   `json:"webhooks_lost"`
+	WebhooksOutOfOrder int64   `json:"webhooks_out_of_order"` // of one payment
+	SentAgain          int64   `json:"sent_again"`            // events, by the successors of killed relays
+	Kills              int     `json:"kills"`
+	Seconds            float64 `json:"seconds"`
 
 	Wrong map[string]int64 `json:"wrong,omitempty"` // each line that is not clean, by name
 }
@@ -59,6 +62,8 @@ func (d *demo) judge(r invariant.Report) verdict {
 		Declined: r.Declined, Authorized: r.Authorized, Captured: r.Captured, Canceled: r.Canceled,
 		Expired: r.Expired, Refunds: r.Refunds, Events: r.Events,
 		SentAgain: r.Repeated, CardPayments: r.ByCard, PSPRepliesLost: d.lost,
+		Webhooks: d.got.expected - d.got.lost, WebhooksLost: d.got.lost,
+		WebhooksOutOfOrder: d.got.outOfOrder,
 		Lost: wrong(
 			invariant.AcknowledgedMissing, invariant.EventsMissing,
 			invariant.EventsLost, invariant.EffectsLost),
@@ -85,6 +90,8 @@ func (d *demo) objections(r invariant.Report, h *traffic.History) error {
 	}
 
 	object(!r.OK(), "the count is not clean: see the lines marked WRONG")
+	object(d.got.lost > 0, "%d webhooks did not reach the receiver", d.got.lost)
+	object(d.got.outOfOrder > 0, "%d webhooks came out of order", d.got.outOfOrder)
 	object(h.Unknown.Load() > 0, "%d requests never had an answer", h.Unknown.Load())
 
 	// The rest is asked only of -check, which must also show something.
@@ -99,6 +106,8 @@ func (d *demo) objections(r invariant.Report, h *traffic.History) error {
 
 	// In Compose a relay may die between two batches.
 	object(r.Repeated == 0 && !d.compose, "nothing was sent again for a killed relay: nothing was shown")
+
+	object(d.hooks != nil && d.got.expected == 0, "there was no webhook: nothing was shown of it")
 
 	for _, k := range d.kills {
 		object(k.inFlight < leastInFlight,

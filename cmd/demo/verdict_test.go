@@ -13,7 +13,7 @@ import (
 
 // goodRun is one to which there is nothing to object.
 func goodRun() (*demo, invariant.Report, *traffic.History) {
-	d := &demo{options: options{check: true}, lost: 5, kills: []kill{
+	d := &demo{options: options{check: true}, lost: 5, hooks: &receiver{}, got: webhookCount{expected: 117}, kills: []kill{
 		{victim{program: "api"}, 96}, {victim{"relay", dropped}, 96}, {victim{program: "consumer"}, leastInFlight}, {victim{program: "worker"}, 96}, {victim{program: "fakepsp"}, 96}, {victim{"relay", landed}, 96},
 	}}
 	r := invariant.Report{Payments: 100, Declined: 3, Authorized: 30, Captured: 15, Canceled: 8, Expired: 7, Refunds: 9, ByCard: 11, Events: 117, Records: 120, Repeated: 3, Exchanges: 150, Replays: 20, MismatchesRefused: 5, Recovered: 4}
@@ -29,7 +29,7 @@ func TestGoodRunHasNoObjections(t *testing.T) {
 	if err := d.objections(r, h); err != nil {
 		t.Error(err)
 	}
-	want := verdict{Payments: 100, Replays: 20, MismatchesRefused: 5, Declined: 3, Authorized: 30, Captured: 15, Canceled: 8, Expired: 7, Refunds: 9, CardPayments: 11, PSPRepliesLost: 5, Events: 117, SentAgain: 3}
+	want := verdict{Payments: 100, Replays: 20, MismatchesRefused: 5, Declined: 3, Authorized: 30, Captured: 15, Canceled: 8, Expired: 7, Refunds: 9, CardPayments: 11, PSPRepliesLost: 5, Webhooks: 117, Events: 117, SentAgain: 3}
 	if diff := cmp.Diff(want, d.judge(r), cmpopts.EquateEmpty()); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
@@ -59,6 +59,9 @@ func TestObjections(t *testing.T) {
 		"no canceled payment":     func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Canceled = 0 },
 		"no expired payment":      func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Expired = 0 },
 		"no payment by card":      func(_ *demo, r *invariant.Report, _ *traffic.History) { r.ByCard = 0 },
+		"did not reach the rec":   func(d *demo, _ *invariant.Report, _ *traffic.History) { d.got.lost = 1 },
+		"came out of order":       func(d *demo, _ *invariant.Report, _ *traffic.History) { d.got.outOfOrder = 1 },
+		"there was no webhook":    func(d *demo, _ *invariant.Report, _ *traffic.History) { d.got.expected = 0 },
 		"no lost reply":           func(d *demo, _ *invariant.Report, _ *traffic.History) { d.lost = 0 },
 		"no refund":               func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Refunds = 0 },
 		"no request that was cut": func(_ *demo, r *invariant.Report, _ *traffic.History) { r.Recovered = 0 },

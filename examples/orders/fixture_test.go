@@ -80,7 +80,7 @@ func newBank(t *testing.T) *bank {
 	}
 	b.owner = b.db.Pool(t, "")
 	seed := exec.Command(filepath.Join(b.dir, "oncepay"), "seed", "--tenant", "shop", "--client", "orders",
-		"--currency", "USD", "--accounts", "2", "--fund", fmt.Sprint(funds), "--json")
+		"--currency", "USD", "--cards", "--accounts", "2", "--fund", fmt.Sprint(funds), "--json")
 	seed.Env = []string{"DATABASE_URL=" + b.db.URL}
 	out, err := seed.Output()
 	if err != nil {

@@ -51,7 +51,7 @@ func TestOrdersSurviveKills(t *testing.T) {
 	p := newProgram(t, "ORDERS_PROGRAM=1", "DATABASE_URL="+base.URL, "ORDERS_LEASE=3s", "SHOP_ACCOUNT="+b.shop().String(),
 		"ONCEPAY_URL=http://"+b.addr, "ONCEPAY_TOKEN="+b.Token, "TOPIC_PREFIX="+topic, "KAFKA_BROKERS="+strings.Join(testenv.Brokers(t), ","))
 
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	var placed atomic.Int64
 	var all sync.WaitGroup

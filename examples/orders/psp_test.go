@@ -28,10 +28,6 @@ func (b *bank) takeCards() *fakepsp.PSP {
 		}
 	})
 
-	if _, err := b.owner.Exec(b.t.Context(), `INSERT INTO accounts (id, tenant_id, kind, currency)
-		SELECT gen_random_uuid(), tenant_id, 'clearing', currency FROM accounts WHERE id = $1`, b.shop()); err != nil {
-		b.t.Fatal(err)
-	}
 	b.workerEnv = []string{
 		"DATABASE_URL=" + b.db.URLAs("worker"), "WORKER_PARTS=psp", "PSP_URL=" + server.URL, "PSP_API_KEY=" + key,
 	}

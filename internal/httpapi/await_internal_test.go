@@ -64,12 +64,12 @@ func TestWaitingReadsLookTogether(t *testing.T) {
 				}
 			})
 		}
-		time.Sleep(time.Second)
+		sleep(t.Context(), time.Second)
 		if n := l.looks.Load(); n < 18 || n > 20 {
 			t.Errorf("%d looks in a second", n)
 		}
 		l.settle(first)
-		time.Sleep(2 * time.Second)
+		sleep(t.Context(), 2*time.Second)
 		l.settle(second)
 		all.Wait()
 		if len(s.of) != 0 {

@@ -49,6 +49,10 @@ func TestCanonicalBytesIgnoreWhiteSpaceAndOrder(t *testing.T) {
 	if want := `{"amount_minor":1,"currency":"JPY","source_account":"` + source + `","destination_account":"` + destination + `"}`; err != nil || string(canonical) != want {
 		t.Errorf("absent and empty are one: got %s, %v", canonical, err)
 	}
+	_, canonical, err = httpapi.DecodePayment(payments.Target{}, []byte(`{"payment_method":{"token":"tok_visa","type":"card"},"currency":"JPY","amount_minor":1,"destination_account":"`+destination+`"}`))
+	if want := `{"amount_minor":1,"currency":"JPY","destination_account":"` + destination + `","payment_method":{"type":"card","token":"tok_visa"}}`; err != nil || string(canonical) != want {
+		t.Errorf("by card: got %s, %v", canonical, err)
+	}
 	_, canonical, err = httpapi.DecodeAccount(payments.Target{}, []byte(`{"name":"till","currency":"KWD"}`))
 	if want := `{"currency":"KWD","name":"till"}`; err != nil || string(canonical) != want {
 		t.Errorf("account: got %s, %v", canonical, err)

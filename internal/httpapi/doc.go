@@ -26,6 +26,12 @@
 // decided, under the payment's lock, and the 412 is stored under the key: the repeat of a capture
 // that took effect gets its 200, although the capture itself made the version another one.
 //
+// # Money by card
+//
+// A payment by card, and a refund of one, is processing in its first answer and in every replay. A GET
+// with Prefer: wait waits for its end without a connection or a turn (await.go), and the PSP's
+// webhooks (psp.go) are the one POST without a credential and a key: they are signed.
+//
 // # Problems
 //
 // type is "/problems/" and the code, a relative reference: compare it, do not fetch it. instance is

@@ -59,7 +59,7 @@ func TestLifeAgreesWithModel(t *testing.T) {
 			random := rand.New(rand.NewPCG(seed, 5))
 			m := newBooks(t, 3)
 			seen, outcomes := map[payments.Code]int{}, map[payments.Recorded]int{}
-			for range 40 {
+			for range 50 {
 				m.batch(t, random, seen)
 				if random.IntN(3) == 0 {
 					m.sweep(t)
@@ -175,7 +175,7 @@ func (m *books) command(random *rand.Rand, b *bank) payments.Command {
 			accounts = slices.DeleteFunc(accounts, func(id uuid.UUID) bool { return m.accounts[id].tenant != b.tenant })
 		}
 		random.Shuffle(len(accounts), func(i, j int) { accounts[i], accounts[j] = accounts[j], accounts[i] })
-		if random.IntN(2) == 0 {
+		if random.IntN(3) == 0 {
 			return payments.CreatePayment{AmountMinor: 1 + random.Int64N(200), Currency: "USD", DestinationAccount: accounts[0], Card: "tok"}
 		}
 		return payments.CreatePayment{

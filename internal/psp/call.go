@@ -16,8 +16,9 @@ type caller struct {
 }
 
 const (
-	// A provider counts the age of a key by its own clock, from when a try arrived. So we stop using
-	// one earlier: by a twenty-fourth, and by more than a claim lasts, which may be called at its end.
+	// A provider counts the age of a key by its own clock, from when a try arrived. So we stop
+	// using one earlier: by a twenty-fourth, and by more than a claim lasts, at whose end a call may
+	// still begin.
 	retentionMargin = 24
 	leastMargin     = lease + 5*time.Second
 
@@ -25,8 +26,8 @@ const (
 	maxBackoff   = 5 * time.Minute
 )
 
-// call executes op and returns what to record. It never guesses: a result ends the operation only if
-// the provider said so about this key and no other try can have ended otherwise.
+// call executes op and returns what to record. It never guesses: a result ends the operation only
+// if the provider said so about this key and no other try can have ended otherwise.
 func (c *caller) call(ctx context.Context, op payments.Operation) (payments.Result, Outcome) {
 	// The provider may have forgotten the key, and would charge again under it.
 	if op.Age > c.keyRetention-max(c.keyRetention/retentionMargin, leastMargin) {
@@ -39,8 +40,8 @@ func (c *caller) call(ctx context.Context, op payments.Operation) (payments.Resu
 	}
 	a := c.timed(string(op.Kind), func() Answer { return send(ctx, op) })
 
-	// A refusal speaks of this try only: an earlier one may have been executed before the reason for
-	// it arose, say before the card was blocked.
+	// A refusal speaks of this try only: an earlier one may have been executed before the reason
+	// for it arose, say before the card was blocked.
 	refused := a.Outcome == Refused || a.Outcome == Declined
 	if refused && op.Tries > 1 {
 		found := c.find(ctx, op)
@@ -102,8 +103,8 @@ func result(op payments.Operation, a Answer) payments.Result {
 	return r
 }
 
-// backoff is 1 s, 2 s, 4 s … up to 5 min, less up to half, so that what failed together does not come
-// back together.
+// backoff is 1 s, 2 s, 4 s … up to 5 min, less up to half, so that what failed together does not
+// come back together.
 func backoff(tries int) time.Duration {
 	full := min(maxBackoff, firstBackoff<<min(max(tries-1, 0), 10))
 	return full - rand.N(full/2)

@@ -6,19 +6,19 @@
 //     database. All tries of an operation carry one key, derived from the operation's id, and the
 //     provider executes a key once.
 //   - No call is made without a committed row of psp_operations, and none with a transaction open.
-//   - A result is what the provider said about this key. A timeout, a broken connection, an error of
-//     the provider or an answer that we cannot read is no result: the operation stays unknown, and
-//     the same key is sent again after 1 s, 2 s, 4 s … up to 5 min.
-//   - A refusal counts only if no earlier try can have been executed. Otherwise the provider is asked
-//     by key first.
-//   - A key is not sent any more when the provider may have forgotten it. Then the provider is asked,
-//     and what it does not know either is left to an operator. Nothing is guessed.
+//   - A result is what the provider said about this key. A timeout, a broken connection, an error
+//     of the provider or an answer that we cannot read is no result: the operation stays unknown,
+//     and the same key is sent again after 1 s, 2 s, 4 s … up to 5 min.
+//   - A refusal counts only if no earlier try can have been executed. Otherwise the provider is
+//     asked by key first.
+//   - A key is not sent any more when the provider may have forgotten it. Then the provider is
+//     asked, and what it does not know either is left to an operator. Nothing is guessed.
 //
 // # No promise
 //
 // A provider without idempotency keys cannot be used this way: after a lost reply it could only be
-// asked, and would have to know our reference. Nor is an operation done within a certain time: with a
-// provider that may not answer, it is certain or soon, and we chose certain.
+// asked, and would have to know our reference. Nor is an operation done within a certain time: with
+// a provider that may not answer, it is certain or soon, and we chose certain.
 //
 // # What fails
 //
@@ -34,6 +34,6 @@
 // # Another provider
 //
 // Provider is the interface to implement, Client in http.go an implementation: replace it together
-// with classify.go. What a provider's answer means is decided there and nowhere else. When to believe
-// it is in call.go, when to call in worker.go, when not to in breaker.go.
+// with classify.go. What a provider's answer means is decided there and nowhere else. When to
+// believe it is in call.go, when to call in worker.go, when not to in breaker.go.
 package psp

@@ -37,8 +37,8 @@ type Observer struct {
 }
 
 const (
-	// lease is for how long an operation is ours: for its calls, at most two, and for recording what
-	// they said. A worker that dies delays its operations by this.
+	// lease is for how long an operation is ours: for its calls, at most two, and for recording
+	// what they said. A worker that dies delays its operations by this.
 	lease     = 20 * time.Second
 	callsTime = 15 * time.Second
 
@@ -51,8 +51,8 @@ const (
 // group records results.
 type group = groupcommit.Group[payments.Result, payments.Recorded]
 
-// Run executes operations until ctx ends and what it has claimed is recorded. Nothing that fails ends
-// it. Any number of workers may run.
+// Run executes operations until ctx ends and what it has claimed is recorded. Nothing that fails
+// ends it. Any number of workers may run.
 func (w *Worker) Run(ctx context.Context) error {
 	records := groupcommit.New(w.Record, groupcommit.Options{
 		Queue: w.Concurrency, Split: payments.OneIsToBlame,
@@ -160,8 +160,8 @@ func (w *Worker) execute(
 	}
 	r, outcome := w.calls(ctx, op)
 
-	// Crash point B, executed but not recorded: the operation comes due when the lease ends. The same
-	// key gets the same answer. Or the provider's webhook records it before that.
+	// Crash point B, executed but not recorded: the operation comes due when the lease ends. The
+	// same key gets the same answer. Or the provider's webhook records it before that.
 	recorded, err := w.record(ctx, records, r)
 	if err != nil {
 		w.Log.WarnContext(ctx, "result not recorded, the operation comes due again",
@@ -183,8 +183,8 @@ func (w *Worker) calls(ctx context.Context, op payments.Operation) (payments.Res
 
 var errLocked = errors.New("another session keeps a row of the payment locked")
 
-// record tries for as long as the lease lasts. For a row that is locked it does so for lockedTime only:
-// the slot is worth more.
+// record tries for as long as the lease lasts. For a row that is locked it does so for lockedTime
+// only: the slot is worth more.
 func (w *Worker) record(
 	ctx context.Context, records *group, r payments.Result,
 ) (payments.Recorded, error) {

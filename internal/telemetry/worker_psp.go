@@ -6,8 +6,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// PSP holds the metrics of cmd/worker's psp part. Like Worker's, what is measured in the database is
-// shown by every instance.
+// PSP holds the metrics of cmd/worker's psp part. Like Worker's, what is measured in the database
+// is shown by every instance that has the part.
 type PSP struct {
 	calls     *prometheus.CounterVec
 	seconds   *prometheus.HistogramVec

@@ -73,7 +73,12 @@ func (s *Sender) Run(ctx context.Context) error {
 		claimed, blocked, err := s.claimOnce(ctx)
 		for _, d := range claimed {
 			s.lanes.begin(d.endpoint)
-			calls.Go(func() { results <- s.send(d) })
+			calls.Go(func() {
+				r := s.send(d)
+				results <- r
+				// Not earlier: if recording is slow, fewer are claimed.
+				s.lanes.end(d.endpoint, r.status != 0)
+			})
 		}
 
 		switch {
@@ -140,7 +145,6 @@ func (s *Sender) send(d *delivery) result {
 	if err != nil || status < 200 || status > 299 {
 		r.reason, r.pause = reason(status, err), pause(s.Schedule, d.tries)
 	}
-	s.lanes.end(d.endpoint, status != 0)
 
 	outcome := "delivered"
 	if !r.delivered() {
