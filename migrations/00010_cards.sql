@@ -1,8 +1,9 @@
 -- Money from outside: payments by card and their refunds go through a payment service provider (PSP).
 -- As 00008, every change of a full table is of the catalog alone; 00011 does what takes long.
 --
--- Programs of version 9 work on this schema as long as no tenant has a clearing account: their refund
--- of a card payment would not reach the card. So open the first one when all programs are of version 10.
+-- Programs of version 9 work on this schema, but know no cards: their refund of a card payment would
+-- not reach the card, so a trigger makes it fail. Open the first clearing account when all programs are
+-- of version 10.
 -- +goose Up
 SET LOCAL lock_timeout = '1s'; -- a long transaction must not make payments queue behind us: run it again
 
@@ -48,6 +49,17 @@ COMMENT ON COLUMN payments.payment_method IS
 COMMENT ON COLUMN payments.decline_code IS 'Why it was declined or has failed; empty if neither.';
 COMMENT ON COLUMN payments.refunding_minor IS 'The sum of the refunds that are with the PSP.';
 COMMENT ON COLUMN payments.settled_at IS 'When the PSP''s result was recorded. NULL: there is none yet, or no PSP.';
+
+-- What goes back to a card was with the PSP before. A program of version 9 may still run, or again.
+-- +goose StatementBegin
+CREATE FUNCTION payments_refund_by_card() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'payment % came by card: its refund has to go through the PSP', NEW.id USING ERRCODE = '23514';
+END $$;
+-- +goose StatementEnd
+CREATE TRIGGER payments_refund_by_card AFTER UPDATE ON payments FOR EACH ROW
+    WHEN (NEW.payment_method = 'card' AND NEW.refunded_minor - OLD.refunded_minor > OLD.refunding_minor)
+    EXECUTE FUNCTION payments_refund_by_card();
 
 ALTER TABLE refunds
     ADD COLUMN settled_at timestamptz,
@@ -141,6 +153,8 @@ REVOKE ALL ON refunds FROM worker;
 REVOKE UPDATE (status, decline_code, settled_at) ON refunds FROM api_write;
 REVOKE UPDATE (decline_code, refunding_minor, settled_at) ON payments FROM api_write, worker;
 DROP TABLE psp_operations;
+DROP TRIGGER payments_refund_by_card ON payments;
+DROP FUNCTION payments_refund_by_card;
 ALTER TABLE refunds
     DROP COLUMN settled_at,
     DROP CONSTRAINT refunds_status_check,

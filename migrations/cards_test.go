@@ -165,6 +165,31 @@ func TestDownLosesNoCard(t *testing.T) {
 	}
 }
 
+// Version 9 knows no cards: its refund would only be in our books.
+func TestOldProgramRefundsNoCard(t *testing.T) {
+	t.Parallel()
+	db := testenv.Database(t)
+	owner, api := db.Pool(t, ""), db.Pool(t, "api_write")
+	payment := uuid.New()
+	exec(t, api, insertPayment9, payment, uuid.New(), "completed")
+	exec(t, owner, `UPDATE payments SET payment_method = 'card', settled_at = now()`)
+	refund := func(refunded int64) string {
+		_, err := api.Exec(t.Context(), updatePayment9, payment, "completed", 0, refunded)
+		return code(err)
+	}
+	for _, refunding := range []int64{0, 1} {
+		exec(t, api, `UPDATE payments SET refunding_minor = $1`, refunding)
+		if c := refund(2); c != "23514" {
+			t.Errorf("2 were refunded, %d of them by the PSP: %q", refunding, c)
+		}
+	}
+	exec(t, api, `UPDATE payments SET refunding_minor = 2`)
+	exec(t, api, `UPDATE payments SET refunding_minor = 0, refunded_minor = 2`)
+	if c := refund(2); c != "" {
+		t.Errorf("a command that refunds nothing: %s", c)
+	}
+}
+
 // The table keeps what decide promises, should decide be wrong.
 func TestCardsRefuseImpossibleStates(t *testing.T) {
 	t.Parallel()

@@ -22,7 +22,7 @@ import (
 //
 //	applied    the operation ended, and its payment or refund with it
 //	repeated   it had ended so before: a second delivery, or the worker was first
-//	conflict   it had ended otherwise, or the amount is another: logged, for an operator
+//	conflict   it had ended otherwise or under another id, or the amount is another: logged, for an operator
 //	unbookable a balance would overflow: logged, for an operator
 //	unknown    no operation of ours
 //	ignored    a type that is not about a result
@@ -125,7 +125,9 @@ func (p *psp) take(c *call, body []byte) (outcome string, err error) {
 	if err != nil { // another program uses the PSP's account as well
 		return "unknown", nil
 	}
-	if state == payments.Succeeded && o.Amount == 0 { // would be recorded without a look at the amount
+	// Without its amount it would be recorded without a look at that, without its id it could not be
+	// refunded.
+	if state == payments.Succeeded && (o.Amount == 0 || o.ID == "") {
 		return "malformed", errMalformedEvent
 	}
 

@@ -249,6 +249,7 @@ func TestForgedWebhooksChangeNothing(t *testing.T) {
 		"[]":                          "webhook-malformed",
 		`{"type":"charge.succeeded"}`: "webhook-malformed",
 		`{"type":"charge.succeeded","data":{"object":[]}}`:                                                                          "webhook-malformed",
+		strings.Replace(event("charge.succeeded", operation, 100), `"id":"ch_1",`, "", 1):                                           "webhook-malformed",
 		event("charge.succeeded", operation, 0):                                                                                     "webhook-malformed",
 		strings.Replace(event("charge.succeeded", operation, 7), `"amount":7`, `"amount":"7"`, 1):                                   "webhook-malformed",
 		strings.Replace(event("charge.succeeded", operation, 7), `"amount":7`, `"amount":7.5`, 1):                                   "webhook-malformed",

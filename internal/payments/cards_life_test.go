@@ -106,7 +106,7 @@ func (m *books) record(t *testing.T, random *rand.Rand, outcomes map[payments.Re
 		r := payments.Result{OperationID: pick(random, ids...), Reference: "ch", State: pick(random, payments.Succeeded, payments.Succeeded, payments.Succeeded,
 			payments.OperationDeclined, payments.OperationFailed, payments.Unknown, payments.Unknown, payments.Unknown)}
 		if o := m.operations[r.OperationID]; o != nil {
-			r.Token = pick(random, o.claim, o.claim, o.claim-1, o.claim+1, 0)
+			r.Token = pick(random, o.claim, o.claim, o.claim-1, o.claim+100, 0)
 			r.AmountMinor, r.Currency = pick(random, 0, o.Amount, o.Amount, o.Amount+1), pick(random, "USD", "USD", "USD", "USD", "EUR")
 		}
 		if r.State == payments.Unknown {
@@ -147,7 +147,7 @@ func (m *books) expectRecorded(r payments.Result) payments.Recorded {
 	case wrong:
 		o.State, o.claim, o.due, o.Tries = payments.Unknown, 0, false, max(o.Tries, 1)
 		return payments.Conflict
-	case r.State == payments.Unknown && (o.claim == 0 || r.Token != o.claim):
+	case r.State == payments.Unknown && r.Token == 0, r.State != payments.Succeeded && r.Token != 0 && (o.claim == 0 || r.Token != o.claim):
 		return payments.Stale
 	case r.State == payments.Unknown:
 		o.due = r.RetryAfter == 0 && !r.AskOperator

@@ -195,6 +195,52 @@ func TestConflictEndsTheClaim(t *testing.T) {
 	b.wantBalanced(t)
 }
 
+// The PSP forgot the key sooner than it promised, and charged again: two ids for one operation.
+func TestSecondReferenceIsNoRepeat(t *testing.T) {
+	t.Parallel()
+	b := newBank(t, nil)
+	b.open(t, payments.Clearing, "USD")
+	shop := b.customer(t, 0)
+	o := b.chargeOf(t, b.charges(t, 1, shop)[0])
+	charged := func(reference string) payments.Result {
+		return payments.Result{OperationID: o, State: payments.Succeeded, AmountMinor: 10, Currency: "USD", Reference: reference}
+	}
+	b.recordAll(t, []payments.Recorded{payments.Applied, payments.Conflict, payments.Repeated}, charged("ch_1"), charged("ch_2"), charged("ch_1"))
+	b.recordAll(t, []payments.Recorded{payments.Conflict, payments.Repeated, payments.Repeated}, charged("ch_2"), charged("ch_1"), charged(""))
+	if n := b.balance(t, shop); n != 10 {
+		t.Errorf("the account has %d", n)
+	}
+	b.wantBalanced(t)
+}
+
+// A worker that froze says that its try was refused. Another worker's try was executed since then, and
+// its answer lost.
+func TestRefusalNeedsTheLastClaim(t *testing.T) {
+	t.Parallel()
+	b := newBank(t, nil)
+	b.open(t, payments.Clearing, "USD")
+	shop := b.customer(t, 0)
+	b.charges(t, 1, shop)
+	frozen := b.claimed(t, 1)[0]
+	if _, err := b.owner.Exec(t.Context(), `UPDATE psp_operations SET next_try_at = now()`); err != nil {
+		t.Fatal(err)
+	}
+	last := b.claimed(t, 1)[0]
+
+	for _, state := range []payments.OperationState{payments.OperationFailed, payments.OperationDeclined} {
+		b.record(t, payments.Stale, payments.Result{OperationID: frozen.ID, State: state, Token: frozen.Token})
+	}
+	b.record(t, payments.Applied, payments.Result{OperationID: last.ID, State: payments.Unknown, Token: last.Token, RetryAfter: time.Hour})
+	b.record(t, payments.Stale, payments.Result{OperationID: frozen.ID, State: payments.OperationFailed, Token: frozen.Token})
+	executed := succeeded(frozen.ID)
+	executed.Token = frozen.Token
+	b.record(t, payments.Applied, executed)
+	if n := b.balance(t, shop); n != 10 {
+		t.Errorf("the account has %d", n)
+	}
+	b.wantBalanced(t)
+}
+
 // Nobody claimed it, so nobody can say that it was perhaps sent.
 func TestUnknownNeedsAClaim(t *testing.T) {
 	t.Parallel()
@@ -225,6 +271,8 @@ func TestResultsOfOneBatchAreJudgedInTurn(t *testing.T) {
 	result := func(i int, state payments.OperationState) payments.Result {
 		return payments.Result{OperationID: ops[i].ID, State: state, Token: ops[i].Token, AskOperator: true}
 	}
+	byOperator := result(1, payments.OperationFailed)
+	byOperator.Token = 0
 	wrong := succeeded(ops[1].ID)
 	wrong.AmountMinor, wrong.Currency = 9, "USD"
 
@@ -233,7 +281,7 @@ func TestResultsOfOneBatchAreJudgedInTurn(t *testing.T) {
 		payments.Stale, payments.Conflict, payments.Applied, payments.Stale, payments.Conflict,
 	},
 		result(0, payments.Unknown), result(0, payments.Succeeded), result(1, payments.Unknown), result(2, payments.OperationDeclined), result(0, payments.Succeeded),
-		result(0, payments.OperationFailed), result(0, payments.Unknown), wrong, result(1, payments.OperationFailed), result(2, payments.Unknown), result(2, payments.Succeeded))
+		result(0, payments.OperationFailed), result(0, payments.Unknown), wrong, byOperator, result(2, payments.Unknown), result(2, payments.Succeeded))
 	if n := b.balance(t, shop); n != 10 {
 		t.Errorf("the account has %d", n)
 	}

@@ -111,9 +111,10 @@ const (
 	// What took longer, or was locked at the time, is found by a claim that looks through all. With
 	// 500,000 dead entries that a long transaction keeps, that took 0.5 s on a busy machine, and 1 to 9
 	// ms without them: so it has its share of the time, and if it fails the next ones look back only.
-	fullClaimEvery = time.Second
-	fullClaimShare = 20 // one part of so many
-	fullClaimAgain = 10 * time.Second
+	fullClaimEvery  = time.Second
+	fullClaimShare  = 20 // one part of so many
+	fullClaimAgain  = 10 * time.Second
+	fullClaimAtMost = time.Minute // a COMMIT that waits for its standby takes long as well
 )
 
 // start returns from when on to look for what is due. Nil: through all.
@@ -139,7 +140,7 @@ func (c *claims) done(full bool, until time.Time, took time.Duration) {
 	defer c.mu.Unlock()
 
 	if full {
-		c.fullAt = time.Now().Add(max(fullClaimEvery, fullClaimShare*took))
+		c.fullAt = time.Now().Add(max(fullClaimEvery, min(fullClaimShare*took, fullClaimAtMost)))
 	}
 	if !until.IsZero() {
 		c.from = until.Add(-claimMargin)

@@ -34,6 +34,11 @@ func TestFailedFullClaimIsPutOff(t *testing.T) {
 		if c.start() != nil {
 			t.Error("it is never tried again")
 		}
+		c.done(true, time.Now(), 15*time.Second)
+		<-time.After(fullClaimAtMost + 1)
+		if c.start() != nil {
+			t.Error("one that waited for its COMMIT hides what is old for minutes")
+		}
 		c.done(true, time.Now(), time.Millisecond)
 		<-time.After(fullClaimEvery + 1)
 		if c.start() != nil {

@@ -24,10 +24,13 @@ type Operation struct {
 	// As it was claimed.
 	State           OperationState // before the claim: Pending if it was never sent
 	Tries           int            // this one included
-	Token           int64          // fencing token: Record takes Unknown under the last one only
+	Token           int64          // fencing token: Record takes what is not Succeeded under the last one only
 	Age             time.Duration  // since it was decided: its key is no older
 	CreatedAt       time.Time
 	ChargeReference string // the PSP's id of the charge that a refund is about
+
+	// As it ended.
+	Reference string // the PSP's id
 }
 
 // OperationKind is what the PSP does.

@@ -17,9 +17,9 @@ type Result struct {
 	Reference   string         // the PSP's id
 	Code        Code           // why it was declined or has failed
 	ResolvedBy  string         // the operator; empty: the PSP
+	Token       int64          // of the claim that led to it; zero: a webhook, an operator
 
 	// Of Unknown only.
-	Token       int64         // of the claim
 	Error       string        // what happened, for operators
 	RetryAfter  time.Duration // when to claim it again
 	AskOperator bool          // never again by itself
@@ -32,8 +32,8 @@ type Recorded int
 const (
 	Applied     Recorded = iota // the operation is as the result says, and so is its payment or refund
 	Repeated                    // it ended so before
-	Conflict                    // it ended otherwise, or the PSP moved another amount: it waits for an operator
-	Stale                       // Unknown, from somebody whose claim is lost
+	Conflict                    // it ended otherwise or twice, or the PSP moved another amount: it waits for an operator
+	Stale                       // from somebody whose claim is lost, and not that the money moved
 	NoOperation                 // there is no such operation
 	Unbookable                  // it ended, but a balance would overflow: it waits for an operator
 	Locked                      // another session keeps a row that it needs: nothing was done, try again
@@ -43,17 +43,21 @@ const (
 func judge(o *Operation, r Result) Recorded {
 	moved := r.State == Succeeded && r.AmountMinor != 0
 	other := moved && (r.AmountMinor != o.AmountMinor || r.Currency != o.Currency)
+	// Two references of one operation: its key was executed twice.
+	twice := r.State == Succeeded && r.Reference != "" && o.Reference != "" && r.Reference != o.Reference
 
 	switch {
 	case o.State.Ended() && r.State == Unknown:
 		return Stale
-	case o.State.Ended() && (r.State != o.State || other):
+	case o.State.Ended() && (r.State != o.State || other || twice):
 		return Conflict
 	case o.State.Ended():
 		return Repeated
 	case other:
 		return Conflict
-	case r.State == Unknown && (r.Token == 0 || r.Token != o.Token):
+	case r.State == Unknown && r.Token == 0:
+		return Stale
+	case r.State != Succeeded && r.Token != 0 && r.Token != o.Token: // a later try may be executed
 		return Stale
 	}
 	return Applied

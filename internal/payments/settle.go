@@ -14,9 +14,10 @@ import (
 )
 
 // Record writes down what became of operations, and ends their payments and refunds, in one
-// transaction with ledger entries and events. An operation ends once. A result counts whoever brings
-// it, since it is the truth about the operation's key; that the result is unknown counts only under
-// the last claim. An error means that nothing was done, except for idempotency.ErrOutcomeUnknown:
+// transaction with ledger entries and events. An operation ends once. That the money moved counts
+// whoever brings it, since it is the truth about the operation's key. That it did not, or that nobody
+// knows, a worker says of one try, and it counts only under the last claim: since then another try may
+// have been sent. An error means that nothing was done, except for idempotency.ErrOutcomeUnknown:
 // Record the same again. If OneIsToBlame, record each alone: then the one is Unbookable.
 func (p *Processor) Record(ctx context.Context, results []Result) ([]Recorded, error) {
 	recorded, err := p.record(ctx, results, nil)
@@ -113,7 +114,7 @@ func (p *Processor) settle(ctx context.Context, tx pgx.Tx, s *settlement) error 
 		s.recorded[i], s.written[i] = judge(o, r), r
 		switch {
 		case s.recorded[i] == Applied && r.State.Ended():
-			o.State = r.State
+			o.State, o.Reference = r.State, r.Reference
 			ends, places = append(ends, settlementOf(o, r)), append(places, i)
 			s.last[o.ID] = i
 		case s.recorded[i] == Applied:

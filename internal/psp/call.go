@@ -17,9 +17,10 @@ type caller struct {
 
 const (
 	// A provider counts the age of a key by its own clock, from when a try arrived. So we stop
-	// using one earlier: by a twenty-fourth, and by more than a call takes.
+	// using one earlier: by a twenty-fourth, and by more than a claim lasts, at whose end a call may
+	// still begin.
 	retentionMargin = 24
-	leastMargin     = callTimeout + 5*time.Second
+	leastMargin     = lease + 5*time.Second
 
 	firstBackoff = time.Second
 	maxBackoff   = 5 * time.Minute

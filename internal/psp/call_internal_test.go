@@ -79,6 +79,7 @@ func TestCall(t *testing.T) {
 		"another amount":                        {1, 0, Conflict, "", operator(1, 0)},
 		"key reused":                            {1, 0, KeyReused, "", operator(1, 0)},
 		"the last hour of the key":              {50, 23*time.Hour - time.Second, Succeeded, "", succeeded(1, 0)},
+		"key of a minute, at the claim's end":   {50, 36 * time.Second, "", Succeeded, succeeded(0, 1)},
 		"key forgotten, executed":               {50, 23*time.Hour + time.Second, "", Succeeded, succeeded(0, 1)},
 		"key forgotten, declined":               {50, day, "", Declined, declined(0, 1)},
 		"key forgotten, nothing found":          {50, day, "", Refused, operator(0, 1)},
@@ -91,7 +92,11 @@ func TestCall(t *testing.T) {
 				op := payments.Operation{ID: uuid.New(), Kind: kind, AmountMinor: 2500, Currency: "USD", Tries: c.tries, Token: 7, Age: c.age}
 				p := &scripted{sent: answer(c.sent), found: answer(c.found)}
 				var seen int
-				call := caller{p, day, func(string, Outcome, time.Duration) { seen++ }}
+				retention := day
+				if c.age > 0 && c.age < time.Minute {
+					retention = time.Minute
+				}
+				call := caller{p, retention, func(string, Outcome, time.Duration) { seen++ }}
 				r, _ := call.call(t.Context(), op)
 				if got := (want{r.State, r.Code, r.AskOperator, p.calls, p.finds}); got != c.want || seen != p.calls+p.finds {
 					t.Errorf("%s: got %+v, want %+v, of which %d were observed", kind, got, c.want, seen)

@@ -121,11 +121,14 @@ func classifyObject(op payments.Operation, o object) Answer {
 		return unreadable(http.StatusOK, "status "+o.Status)
 	}
 
+	// An answer to somebody else, say from a cache, or a search that did not look at our key.
+	ours := o.Metadata.OperationID == "" || o.Metadata.OperationID == op.ID.String()
 	asked := op.Kind == payments.Charge || o.Charge == op.ChargeReference
-	if a.Entry.AmountMinor != op.AmountMinor || a.Entry.Currency != op.Currency || !asked {
+	if a.Entry.AmountMinor != op.AmountMinor || a.Entry.Currency != op.Currency || !asked || !ours {
 		a.Outcome = Conflict
-		a.Detail = oneLine(fmt.Sprintf("%s %s %d %s %s, asked for %d %s %s", o.ID, o.Status,
-			o.Amount, a.Entry.Currency, o.Charge, op.AmountMinor, op.Currency, op.ChargeReference))
+		a.Detail = oneLine(fmt.Sprintf("%s %s %d %s %s of operation %s, asked for %d %s %s",
+			o.ID, o.Status, o.Amount, a.Entry.Currency, o.Charge, o.Metadata.OperationID,
+			op.AmountMinor, op.Currency, op.ChargeReference))
 	}
 	return a
 }

@@ -16,12 +16,13 @@ import (
 )
 
 var (
-	aCharge = payments.Operation{ID: uuid.New(), Kind: payments.Charge, AmountMinor: 2500, Currency: "USD", CardToken: "tok_visa"}
+	aCharge = payments.Operation{ID: uuid.MustParse(op), Kind: payments.Charge, AmountMinor: 2500, Currency: "USD", CardToken: "tok_visa"}
 	aRefund = payments.Operation{ID: uuid.New(), Kind: payments.RefundCharge, AmountMinor: 2500, Currency: "USD", ChargeReference: "ch_1"}
 )
 
 const (
-	charged  = `{"id":"ch_1","object":"charge","amount":2500,"currency":"usd","status":"succeeded","metadata":{"operation_id":"op"}}`
+	op       = "0198a6de-5c1f-7000-8000-0123456789ab"
+	charged  = `{"id":"ch_1","object":"charge","amount":2500,"currency":"usd","status":"succeeded","metadata":{"operation_id":"` + op + `"}}`
 	refunded = `{"id":"re_1","object":"refund","charge":"ch_1","amount":2500,"currency":"usd","status":"succeeded","metadata":{}}`
 )
 
@@ -31,7 +32,7 @@ func failure(kind, code string) string {
 
 func TestClassify(t *testing.T) {
 	t.Parallel()
-	entry := Entry{Reference: "ch_1", OperationID: "op", AmountMinor: 2500, Currency: "USD"}
+	entry := Entry{Reference: "ch_1", OperationID: op, AmountMinor: 2500, Currency: "USD"}
 	declined := `{"error":{"type":"card_error","code":"card_declined","message":"no","object":` + strings.Replace(charged, "succeeded", "declined", 1) + `}}`
 	for name, c := range map[string]struct {
 		op     payments.Operation
@@ -43,11 +44,12 @@ func TestClassify(t *testing.T) {
 		"charged":                {aCharge, 201, "", charged, Answer{Outcome: Succeeded, Entry: entry}},
 		"charged before":         {aCharge, 200, "", charged, Answer{Outcome: Succeeded, Entry: entry}},
 		"refunded":               {aRefund, 201, "", refunded, Answer{Outcome: Succeeded, Entry: Entry{Reference: "re_1", ChargeReference: "ch_1", AmountMinor: 2500, Currency: "USD"}}},
-		"declined":               {aCharge, 402, "", declined, Answer{Outcome: Declined, Entry: Entry{Reference: "ch_1", OperationID: "op", AmountMinor: 2500, Currency: "USD", Declined: true}}},
+		"declined":               {aCharge, 402, "", declined, Answer{Outcome: Declined, Entry: Entry{Reference: "ch_1", OperationID: op, AmountMinor: 2500, Currency: "USD", Declined: true}}},
 		"declined, no object":    {aCharge, 402, "", failure("card_error", "card_declined"), Answer{Outcome: Declined}},
-		"another amount":         {aCharge, 201, "", strings.Replace(charged, "2500", "250000", 1), Answer{Outcome: Conflict, Entry: Entry{Reference: "ch_1", OperationID: "op", AmountMinor: 250000, Currency: "USD"}}},
-		"another currency":       {aCharge, 201, "", strings.Replace(charged, "usd", "jpy", 1), Answer{Outcome: Conflict, Entry: Entry{Reference: "ch_1", OperationID: "op", AmountMinor: 2500, Currency: "JPY"}}},
+		"another amount":         {aCharge, 201, "", strings.Replace(charged, "2500", "250000", 1), Answer{Outcome: Conflict, Entry: Entry{Reference: "ch_1", OperationID: op, AmountMinor: 250000, Currency: "USD"}}},
+		"another currency":       {aCharge, 201, "", strings.Replace(charged, "usd", "jpy", 1), Answer{Outcome: Conflict, Entry: Entry{Reference: "ch_1", OperationID: op, AmountMinor: 2500, Currency: "JPY"}}},
 		"of another charge":      {aRefund, 201, "", strings.Replace(refunded, "ch_1", "ch_2", 1), Answer{Outcome: Conflict, Entry: Entry{Reference: "re_1", ChargeReference: "ch_2", AmountMinor: 2500, Currency: "USD"}}},
+		"of another operation":   {aCharge, 201, "", strings.Replace(charged, op, "op_2", 1), Answer{Outcome: Conflict, Entry: Entry{Reference: "ch_1", OperationID: "op_2", AmountMinor: 2500, Currency: "USD"}}},
 		"invalid":                {aCharge, 400, "", failure("invalid_request_error", "amount_too_small"), Answer{Outcome: Refused}},
 		"no such charge":         {aRefund, 404, "", failure("invalid_request_error", "resource_missing"), Answer{Outcome: Refused}},
 		"key reused":             {aCharge, 422, "", failure("idempotency_error", "key_reused"), Answer{Outcome: KeyReused}},
@@ -108,6 +110,7 @@ func TestClassifyFound(t *testing.T) {
 		"one":              {200, list(charged), Succeeded},
 		"declined":         {200, list(strings.Replace(charged, "succeeded", "declined", 1)), Declined},
 		"another amount":   {200, list(strings.Replace(charged, "2500", "1", 1)), Conflict},
+		"of another one":   {200, list(strings.Replace(charged, op, "op_2", 1)), Conflict},
 		"two":              {200, list(charged + "," + charged), Conflict},
 		"empty, and more":  {200, strings.Replace(list(""), "false", "true", 1), Unreadable},
 		"more":             {200, strings.Replace(list(charged), "false", "true", 1), Conflict},

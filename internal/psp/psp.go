@@ -51,7 +51,8 @@ const (
 	// Refused: not executed, the provider found the request itself wrong. Definite only if no
 	// earlier try may have been executed.
 	Refused Outcome = "refused"
-	// Conflict: executed, but with another amount or currency or about another charge.
+	// Conflict: executed, but with another amount or currency, about another charge, or for another
+	// operation.
 	Conflict Outcome = "conflict"
 	// KeyReused: the provider knows the key from another request. Keys are derived from operations,
 	// so somebody else made it.
