@@ -51,9 +51,13 @@ func (p *provided) closedLoop(ctx context.Context) error {
 	}
 
 	// The clock of the database has both ends: it is asked only now and then whether all have ended.
-	const took = `SELECT extract(epoch FROM max(ended_at) - min(created_at))::float8 FROM psp_operations`
-	var seconds float64
-	if err := p.db.QueryRow(ctx, took).Scan(&seconds); err != nil {
+	// A claim has one first try, and a transaction that recorded results its id in their rows.
+	const took = `
+SELECT extract(epoch FROM max(ended_at) - min(created_at))::float8,
+  count(*)::float8 / count(DISTINCT first_tried_at), count(*)::float8 / count(DISTINCT xmin::text)
+FROM psp_operations`
+	var seconds, claim, batch float64
+	if err := p.db.QueryRow(ctx, took).Scan(&seconds, &claim, &batch); err != nil {
 		return fmt.Errorf("read when the last one ended: %w", err)
 	}
 
@@ -62,6 +66,7 @@ func (p *provided) closedLoop(ctx context.Context) error {
 		"per_s": n / seconds, "api_us": 1e6 * spent.program / n, "postgres_us": 1e6 * spent.postgres / n,
 		"worker_us": 1e6 * (after[0] - before[0]) / n, "psp_us": 1e6 * (after[1] - before[1]) / n,
 		"generator_us": 1e6 * spent.own / n, "wal_bytes": spent.wal / n,
+		"claim": claim, "batch": batch,
 	}
 	p.Say("%.0f charges/s; API %.0f µs, worker %.0f µs, Postgres %.0f µs, fakepsp %.0f µs each",
 		m["per_s"], m["api_us"], m["worker_us"], m["postgres_us"], m["psp_us"])

@@ -174,6 +174,8 @@ var expiryTable = []row{
 // pspTable is what psp shows.
 var pspTable = []row{
 	{"charges_per_s", "card payments until all have ended, charges/s", "≥ 500", ""},
+	{"charges_claim", "  charges claimed together", "", ""},
+	{"charges_batch", "  results recorded together", "", ""},
 	{"charges_api_us", "  CPU of a charge, API µs", "", ""},
 	{"charges_worker_us", "  CPU of a charge, worker µs", "", ""},
 	{"charges_postgres_us", "  CPU of a charge, Postgres µs", "", ""},

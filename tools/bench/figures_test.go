@@ -211,6 +211,7 @@ func TestEveryRowIsMeasured(t *testing.T) {
 	f.add("tutorial", measured{"duplicates": 1, "out_of_order": 1}, "")
 	f.add("charges", measured{
 		"per_s": 1, "api_us": 1, "worker_us": 1, "postgres_us": 1, "psp_us": 1, "generator_us": 1, "wal_bytes": 1,
+		"claim": 1, "batch": 1,
 	}, "")
 	f.add("steady", measured{
 		"wait_p50_ms": 1, "wait_p99_ms": 1, "claim_wait_p50_ms": 1, "claim_wait_p99_ms": 1,
