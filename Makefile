@@ -11,7 +11,7 @@ RACE := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
 PGBOUNCER := $(shell PATH=$$PATH:/usr/sbin command -v pgbouncer)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kill demo-check bench-intake bench-expiry bench-relay bench-smoke mutants soak soak-psp record test test-big test-containers check fmt fmt-check vet lint build migrate up down test-compose compose-demo clean tools
+.PHONY: help demo demo-kill demo-check bench-intake bench-expiry bench-psp bench-relay bench-smoke mutants soak soak-psp record test test-big test-containers check fmt fmt-check vet lint build migrate up down test-compose compose-demo clean tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -73,6 +73,9 @@ bench-intake: ## payments a second with group commit and without, latencies, cos
 
 bench-expiry: ## 100,000 authorizations expire in one second beside 2,000 payments/s: when the last is released, latencies; the books are checked (2 minutes)
 	go run ./tools/bench expiry
+
+bench-psp: ## charges a second through the worker at fakepsp, their wait, latencies of payments with the PSP up and down; both books are checked (6 minutes)
+	go run ./tools/bench psp
 
 bench-relay: ## events a second of the relay and the tutorials' one, latencies, cost; every topic is checked (under 6 minutes; KAFKA_BROKERS, else a container, else kfake)
 	go run ./tools/bench relay

@@ -195,7 +195,7 @@ func (c cost) histogram(name string) (histogram, error) {
 	for _, metrics := range []map[string]*dto.MetricFamily{c.before, c.after} {
 		family := metrics[name].GetMetric()
 		if len(family) != 1 || len(family[0].GetHistogram().GetBucket()) == 0 {
-			return histogram{}, fmt.Errorf("the API does not show the histogram %s", name)
+			return histogram{}, fmt.Errorf("no histogram %s is shown", name)
 		}
 
 		ends = append(ends, family[0].GetHistogram())

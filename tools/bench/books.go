@@ -17,6 +17,7 @@ var (
 	ofPayment = []int{1, 1, 1, 2}
 	ofHold    = []int{1, 1, 1, 0}
 	ofCapture = []int{0, 1, 1, 2}
+	ofCard    = []int{1, 1, 2, 2} // that was charged
 	ofPair    = []int{1, 2, 2, 2}
 	ofRefund  = []int{0, 1, 1, 2}
 	ofCancel  = []int{0, 1, 1, 0}
@@ -40,8 +41,8 @@ func countBooks(ctx context.Context, url string) ([]int, error) {
 }
 
 // checkBooks proves a rate: since before, there are the rows that belong to the first answers, and
-// the tables agree with each other.
-func checkBooks(ctx context.Context, url string, before, wrote []int) error {
+// the tables agree with each other, and with the PSP's books.
+func checkBooks(ctx context.Context, url string, before, wrote []int, charged []invariant.PSPEntry) error {
 	books, err := countBooks(ctx, url)
 	if err != nil {
 		return err
@@ -68,7 +69,7 @@ func checkBooks(ctx context.Context, url string, before, wrote []int) error {
 	}
 
 	// Without topics: there is no relay here.
-	report, err := invariant.Check(ctx, invariant.Sources{DB: db})
+	report, err := invariant.Check(ctx, invariant.Sources{DB: db, PSP: charged})
 	for name, n := range report.Wrong() {
 		wrong = errors.Join(wrong, fmt.Errorf("the books do not balance: %d %s: %v",
 			n, name, report.Line(name).Examples))

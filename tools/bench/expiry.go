@@ -103,32 +103,38 @@ func (s *session) expire(ctx context.Context, database string) error {
 // authorize makes the payments whose authorizations expire within a second from over.
 func (s *session) authorize(ctx context.Context, over time.Time) error {
 	p := newPayments(s.shop, false)
-	var made atomic.Int64
+	defer s.count(ofHold, s.holds)
+	return s.send(ctx, s.holds, func() []byte {
+		return p.authorize(nil, newKey(), time.Until(over.Add(time.Second))) // rounded down to seconds
+	})
+}
+
+// send sends so many requests over all connections, each of which makes a payment.
+func (s *session) send(ctx context.Context, n int, request func() []byte) error {
+	var sent atomic.Int64
 	errs := make([]error, s.connections)
 	var all sync.WaitGroup
-	for n := range s.connections {
+	for c := range s.connections {
 		all.Go(func() {
 			conn, err := net.Dial("tcp", s.api.Addr)
 			if err != nil {
-				errs[n] = err
+				errs[c] = err
 				return
 			}
 			defer conn.Close()
 			defer context.AfterFunc(ctx, func() { conn.Close() })()
 
 			in := bufio.NewReader(conn)
-			for made.Add(1) <= int64(s.holds) {
-				hold := time.Until(over.Add(time.Second)) // rounded down to seconds
-				got, err := exchange(conn, in, p.authorize(nil, newKey(), hold))
+			for sent.Add(1) <= int64(n) {
+				got, err := exchange(conn, in, request())
 				if err != nil || got.status != 201 {
-					errs[n] = errors.Join(err, fmt.Errorf("authorize: %+v", got))
+					errs[c] = errors.Join(err, fmt.Errorf("make a payment: %+v", got))
 					return
 				}
 			}
 		})
 	}
 	all.Wait()
-	s.count(ofHold, s.holds)
 	return errors.Join(errs...)
 }
 

@@ -171,6 +171,29 @@ var expiryTable = []row{
 	{"p99_ratio", "  beside ÷ without", "≤ 2", "beside_p99_ms / alone_p99_ms"},
 }
 
+// pspTable is what psp shows.
+var pspTable = []row{
+	{"charges_per_s", "card payments until all have ended, charges/s", "≥ 500", ""},
+	{"charges_claim", "  charges claimed together", "", ""},
+	{"charges_batch", "  results recorded together", "", ""},
+	{"charges_api_us", "  CPU of a charge, API µs", "", ""},
+	{"charges_worker_us", "  CPU of a charge, worker µs", "", ""},
+	{"charges_postgres_us", "  CPU of a charge, Postgres µs", "", ""},
+	{"charges_psp_us", "  CPU of a charge, fakepsp µs", "", ""},
+	{"charges_generator_us", "  CPU of a charge, load generator µs", "", ""},
+	{"charges_wal_bytes", "  log of a charge, bytes", "", ""},
+	{"steady_wait_p50_ms", "200/s, from the intake to the call of the PSP, p50 at most ms", "≤ 30", ""},
+	{"steady_wait_p99_ms", "  p99 at most ms", "", ""},
+	{"steady_claim_wait_p50_ms", "  to the claim before the call, p50 ms", "", ""},
+	{"steady_claim_wait_p99_ms", "  to the claim before the call, p99 ms", "", ""},
+	{"up_p50_ms", "payments beside 50/s by card, the PSP up, p50 ms", "", ""},
+	{"up_p99_ms", "  p99 ms", "", ""},
+	{"down_p50_ms", "payments beside 50/s by card, the PSP down, p50 ms", "", ""},
+	{"down_p99_ms", "  p99 ms", "", ""},
+	{"down_p99_ratio", "  p99, down ÷ up", "≤ 1.2", "down_p99_ms / up_p99_ms"},
+	{"down_waiting", "  card payments that wait at its end", "", ""},
+}
+
 // drainTable is what relay shows of a drain.
 var drainTable = []row{
 	{"tutorial_drain_per_s", "tutorial, events/s", "", "tutorial_per_s"},

@@ -209,8 +209,19 @@ func TestEveryRowIsMeasured(t *testing.T) {
 	}
 	f.add("idle", measured{"cpu": 1, "postgres_cpu": 1, "wal_bytes": 1}, "")
 	f.add("tutorial", measured{"duplicates": 1, "out_of_order": 1}, "")
+	f.add("charges", measured{
+		"per_s": 1, "api_us": 1, "worker_us": 1, "postgres_us": 1, "psp_us": 1, "generator_us": 1, "wal_bytes": 1,
+		"claim": 1, "batch": 1,
+	}, "")
+	f.add("steady", measured{
+		"wait_p50_ms": 1, "wait_p99_ms": 1, "claim_wait_p50_ms": 1, "claim_wait_p99_ms": 1,
+	}, "")
+	for _, st := range pspTurns {
+		f.add(st.name, load, "")
+		f.add(st.name, measured{"waiting": 1}, "")
+	}
 
-	for _, r := range slices.Concat(intakeTable, drainTable, relayTable) {
+	for _, r := range slices.Concat(intakeTable, pspTable, drainTable, relayTable) {
 		if len(f.values(r, "")) == 0 {
 			t.Errorf("%s: nothing measures %q", r.name, r.of)
 		}
@@ -263,7 +274,7 @@ func TestSpentIsTheTimeOfEachProcess(t *testing.T) {
 func TestWrongFlagOfIntakeIsOneLine(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"":                           "expected intake, expiry or relay",
+		"":                           "expected intake, expiry, psp or relay",
 		"outtake":                    `"outtake" is no benchmark`,
 		"intake -fast":               "flag provided but not defined: -fast",
 		"intake now":                 `unknown argument "now"`,
@@ -281,6 +292,10 @@ func TestWrongFlagOfIntakeIsOneLine(t *testing.T) {
 		"intake -api LOG_LEVEL=warn": "the benchmark sets it itself",
 		"intake -api committers=4":   "NAME=VALUE",
 		"intake -smoke -rounds 9":    "-smoke decides about -rounds",
+		"psp -smoke":                 "flag provided but not defined: -smoke",
+		"psp -charges 99":            "for flag -charges: must be 100 to 1000000",
+		"psp -latency 50":            "invalid value",
+		"psp -worker PSP_URL=http:":  "the benchmark sets it itself",
 	} {
 		var stdout, stderr bytes.Buffer
 		code := rig.Run(t.Context(), "bench", strings.Fields(args), &stdout, &stderr, command)
@@ -293,7 +308,7 @@ func TestWrongFlagOfIntakeIsOneLine(t *testing.T) {
 
 func TestHelpOfIntakeHasExamples(t *testing.T) {
 	t.Parallel()
-	for _, args := range []string{"-h", "--help", "intake -h"} {
+	for _, args := range []string{"-h", "--help", "intake -h", "psp -h"} {
 		var stdout, stderr bytes.Buffer
 		if code := rig.Run(t.Context(), "bench", strings.Fields(args), &stdout, &stderr, command); code != 0 || !strings.Contains(stdout.String(), "go run ./tools/bench intake") || stderr.Len() > 0 {
 			t.Errorf("bench %s: exit code %d\n%s%s", args, code, &stdout, &stderr)

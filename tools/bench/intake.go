@@ -31,6 +31,8 @@ type stretch struct {
 	refunds     bool // of what the stretch before has captured
 	quiet       bool // a second tenant that sends little
 	flood       bool // beside it, the first tenant sends all it can
+	cards       bool // by card, in an open loop at the rate of steadyCards
+	beside      int  // card payments a second beside it
 	warm        time.Duration
 }
 
@@ -141,11 +143,13 @@ const (
 )
 
 // seed opens accounts in the database that is copied.
-func (b *intakeBench) seed(ctx context.Context, name string, accounts int) (traffic.Seed, error) {
-	return rig.Seed(ctx, b.dir, b.owner(template), []string{
+func (b *intakeBench) seed(
+	ctx context.Context, name string, accounts int, more ...string,
+) (traffic.Seed, error) {
+	return rig.Seed(ctx, b.dir, b.owner(template), append([]string{
 		"seed", "--tenant", name, "--client", "load", "--currency", "USD",
 		"--accounts", strconv.Itoa(accounts), "--fund", funds, "--json",
-	})
+	}, more...))
 }
 
 // findPool tries how many connections BATCH_MAX=1 needs: it is compared at its best.

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/oncepay/oncepay/internal/invariant"
 	"github.com/oncepay/oncepay/internal/testenv"
 	"github.com/oncepay/oncepay/tools/rig"
 )
@@ -42,7 +43,7 @@ func TestBooksThatDoNotBalance(t *testing.T) {
 			if err := rig.Execute(t.Context(), url, strings.ReplaceAll(c.change, "$1", c.arg)); err != nil {
 				t.Fatal(err)
 			}
-			got := checkBooks(t.Context(), url, before, []int{c.first, c.first, c.first, 2 * c.first})
+			got := checkBooks(t.Context(), url, before, []int{c.first, c.first, c.first, 2 * c.first}, nil)
 			if len(c.want) == 0 && got != nil {
 				t.Error(got)
 			}
@@ -52,5 +53,27 @@ func TestBooksThatDoNotBalance(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A rate of charges that nobody asked for, or of one that was executed twice, is no result.
+func TestChargeThatIsNotOursIsFound(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t).URL
+	charge := invariant.PSPEntry{
+		Kind: "charge", Reference: "ch_1", OperationID: "of nobody", AmountMinor: 1, Currency: "USD",
+	}
+	again := charge
+	again.Reference = "ch_2"
+
+	nothing := make([]int, 4)
+	if err := checkBooks(t.Context(), url, nothing, nothing, []invariant.PSPEntry{}); err != nil {
+		t.Error(err)
+	}
+	err := checkBooks(t.Context(), url, nothing, nothing, []invariant.PSPEntry{charge, again})
+	for _, want := range []string{"1 " + invariant.ChargedTwice, "2 " + invariant.ChargedUnbooked} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
 	}
 }

@@ -40,6 +40,13 @@ func (p *payments) refund(buffer []byte, payment, key uuid.UUID) []byte {
 	return p.post(buffer, "/"+payment.String()+"/refunds", key, `{"amount_minor":1}`)
 }
 
+// card appends a payment by card.
+func (p *payments) card(buffer []byte, key uuid.UUID) []byte {
+	body := fmt.Sprintf(`{"amount_minor":100,"currency":"USD","destination_account":"%s",`+
+		`"payment_method":{"type":"card","token":"tok_visa"}}`, p.accounts[rand.IntN(len(p.accounts))])
+	return p.post(buffer, "", key, body)
+}
+
 func (p *payments) post(buffer []byte, path string, key uuid.UUID, body string) []byte {
 	return fmt.Appendf(buffer, "POST /api/v1/payments%s HTTP/1.1\r\nHost: oncepay\r\nAuthorization: Bearer %s\r\n"+
 		"Content-Type: application/json\r\nContent-Length: %d\r\nIdempotency-Key: %s\r\n\r\n%s",

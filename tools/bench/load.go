@@ -34,6 +34,7 @@ type load struct {
 	replay   []uuid.UUID // send these keys, which have answers, over and over; nil: new ones
 	pairs    bool        // authorize and capture; both together count once
 	refunds  []uuid.UUID // give something back of one of these payments; nil: pay
+	cards    bool        // pay by card
 	refusals bool        // 429 is an answer like any other
 	warmup   time.Duration
 	window   time.Duration
@@ -108,6 +109,8 @@ func (l load) connection(ctx context.Context, n int, r *result) {
 		switch {
 		case l.refunds != nil:
 			request = l.payments.refund(request[:0], l.refunds[rand.IntN(len(l.refunds))], key)
+		case l.cards:
+			request = l.payments.card(request[:0], key)
 		case l.pairs:
 			request = l.payments.authorize(request[:0], key, lasting)
 		default:

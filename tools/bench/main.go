@@ -25,7 +25,7 @@ func main() {
 	rig.Main("bench", args, command)
 }
 
-const usage = `Usage: bench intake|expiry|relay [flags]
+const usage = `Usage: bench intake|expiry|psp|relay [flags]
 
 intake sends payments to the real api and compares group commit with BATCH_MAX=1 at its best pool
 size. A rate counts if every 201 that was a first answer is one payment and the books balance.
@@ -34,6 +34,10 @@ With -contended, intake captures and cancels the same 100 payments from all conn
 fails if anything deadlocks.
 
 expiry lets many authorizations expire in one second beside payments at a fixed rate.
+
+psp charges cards through the real worker at fakepsp, whose calls take -latency: as fast as it goes,
+then at 200/s for the wait until the call, then 50/s beside payments between accounts, with the PSP up
+and down. A figure counts if every card payment is completed and the PSP's books and ours agree.
 
 relay compares the real relay with that of the tutorials: SELECT … FOR UPDATE SKIP LOCKED LIMIT 100,
 produce, UPDATE. A figure counts if no event is missing, or out of order within its aggregate. Kafka
@@ -47,6 +51,7 @@ nothing else to do.
 Examples:
   go run ./tools/bench intake -rounds 5 -seconds 10 -stored 10000000
   go run ./tools/bench intake -rate 2000 -api COMMITTERS=8 -api BATCH_MAX=200
+  go run ./tools/bench psp -rounds 3 -charges 20000 -latency 200ms -worker PSP_CONCURRENCY=256
   go run ./tools/bench relay -relay RELAY_BATCH=5000 -many 1000000 -backlog 0
   KAFKA_BROKERS=kafka-1:9092,kafka-2:9092 go run ./tools/bench relay
 
@@ -63,7 +68,7 @@ func command(ctx context.Context, args []string, stdout io.Writer) error {
 		return nil
 	case tutorialName: // not for people
 		return tutorialRelay(ctx, os.Getenv, os.Stderr)
-	case "intake", "expiry", "relay":
+	case "intake", "expiry", "psp", "relay":
 		o, err := parse(benchmark, args[1:], stdout)
 		switch {
 		case err != nil:
@@ -72,15 +77,17 @@ func command(ctx context.Context, args []string, stdout io.Writer) error {
 			return intake(ctx, o, stdout)
 		case benchmark == "expiry":
 			return expiry(ctx, o, stdout)
+		case benchmark == "psp":
+			return psp(ctx, o, stdout)
 		}
 
 		return relay(ctx, o, stdout)
 	default:
-		return fmt.Errorf("%q is no benchmark: expected intake, expiry or relay (bench -h shows more)", benchmark)
+		return fmt.Errorf("%q is no benchmark: expected intake, expiry, psp or relay (bench -h shows more)", benchmark)
 	}
 }
 
-// options are the flags of both benchmarks.
+// options are the flags of all benchmarks.
 type options struct {
 	seconds, rounds int
 	smoke           bool
@@ -89,6 +96,11 @@ type options struct {
 	// intake and expiry
 	connections, accounts, rate, stored, holds int
 	contended                                  bool
+
+	// psp
+	charges         int
+	latency         time.Duration
+	workerVariables []string
 
 	// relay, in events
 	few, many, tutorial, backlog int
@@ -100,25 +112,40 @@ func (o options) window() time.Duration { return time.Duration(o.seconds) * time
 // reserved are variables that a benchmark sets itself.
 var reserved = []string{
 	"DATABASE_URL", "DATABASE_READ_URL", "DATABASE_POOL", "HTTP_ADDR", "ADMIN_ADDR", "LOG_LEVEL",
-	"LOG_FORMAT", "KAFKA_BROKERS", "TOPIC_PREFIX", "RELAY_NAME", "RELAY_DELIVERY",
+	"LOG_FORMAT", "KAFKA_BROKERS", "TOPIC_PREFIX", "RELAY_NAME", "RELAY_DELIVERY", "WORKER_PARTS",
+	"PSP_URL", "PSP_API_KEY",
 }
 
 func parse(benchmark string, args []string, stdout io.Writer) (o options, err error) {
 	f := rig.NewFlags("bench " + benchmark)
-	f.Int(&o.rounds, "rounds", 3, 1, 50, "`number` of rounds")
-	f.BoolVar(&o.smoke, "smoke", false, "half a minute; fails only if something is broken")
+	rounds, seconds := 3, 4
+	switch benchmark {
+	case "expiry":
+		rounds, seconds = 1, 10
+	case "psp":
+		rounds, seconds = 5, 10
+	}
+	f.Int(&o.rounds, "rounds", rounds, 1, 50, "`number` of rounds")
+	if benchmark != "psp" {
+		f.BoolVar(&o.smoke, "smoke", false, "half a minute; fails only if something is broken")
+	}
 	variable := "relay"
 	if benchmark != "relay" {
 		variable = "api"
-		f.Int(&o.seconds, "seconds", 4, 1, 600, "`length` of each measurement")
+		f.Int(&o.seconds, "seconds", seconds, 1, 600, "`length` of each measurement")
 		f.Int(&o.connections, "connections", 256, 1, 1000, "`number` of connections")
 		f.Int(&o.accounts, "accounts", 10_000, 2, 10_000, "`number` of accounts that pay each other")
 	}
+	variables(f, variable, &o.variables)
 	switch benchmark {
 	case "expiry":
 		f.Int(&o.rate, "rate", 2000, 1, 100_000, "`payments` a second beside it")
 		f.Int(&o.holds, "holds", 100_000, 1, 1_000_000, "`authorizations` that expire in one second")
-		o.seconds, o.rounds = 10, 1
+	case "psp":
+		f.Int(&o.rate, "rate", 500, 1, 100_000, "`payments` a second between accounts")
+		f.Int(&o.charges, "charges", 5000, 100, 1_000_000, "card `payments` sent as fast as it goes")
+		f.DurationVar(&o.latency, "latency", 50*time.Millisecond, "`length` of a call of the PSP")
+		variables(f, "worker", &o.workerVariables)
 	case "intake":
 		f.BoolVar(&o.contended, "contended", false, "capture and cancel the same 100 payments instead")
 		f.Int(&o.rate, "rate", 0, 0, 100_000, "`requests` a second of the open loop, 0 = half of what BATCH_MAX=1 reaches")
@@ -131,19 +158,6 @@ func parse(benchmark string, args []string, stdout io.Writer) (o options, err er
 		f.Int(&o.backlog, "backlog", 1_000_000, 0, 20_000_000, "`events` that wait when memory is measured, more than -many; 0 = none")
 		f.BoolVar(&o.kfake, "kfake", false, "use the broker inside this process, whatever else there is")
 	}
-	f.Func(variable, "`NAME=VALUE`, a variable of our program in every phase; repeat it for more", func(s string) error {
-		name, _, ok := strings.Cut(s, "=")
-		if !ok || name == "" || strings.ToUpper(name) != name {
-			return errors.New("expected NAME=VALUE")
-		}
-
-		if slices.Contains(reserved, name) {
-			return errors.New("the benchmark sets it itself")
-		}
-
-		o.variables = append(o.variables, s)
-		return nil
-	})
 
 	if err := f.Parse(usage, args, stdout); err != nil {
 		return o, err
@@ -167,4 +181,21 @@ func parse(benchmark string, args []string, stdout io.Writer) (o options, err er
 	}
 
 	return o, err
+}
+
+// variables adds a flag for variables of a program, which is named like the program.
+func variables(f rig.Flags, program string, list *[]string) {
+	f.Func(program, "`NAME=VALUE`, a variable of it in every phase; repeat it for more", func(s string) error {
+		name, _, ok := strings.Cut(s, "=")
+		if !ok || name == "" || strings.ToUpper(name) != name {
+			return errors.New("expected NAME=VALUE")
+		}
+
+		if slices.Contains(reserved, name) {
+			return errors.New("the benchmark sets it itself")
+		}
+
+		*list = append(*list, s)
+		return nil
+	})
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/oncepay/oncepay/internal/invariant"
 	"github.com/oncepay/oncepay/internal/process"
 )
 
@@ -22,6 +23,8 @@ type session struct {
 	api   *process.Process
 	paid  []uuid.UUID // in the last stretch
 	wrote []int       // rows that there must be, in the order of selectBooks
+
+	charged []invariant.PSPEntry // the PSP's books; nil: there is none
 }
 
 // session starts the API, lets do measure, stops the API and checks the books.
@@ -60,16 +63,21 @@ func (b *intakeBench) session(
 	}
 
 	s.api.Stop()
-	return checkBooks(ctx, b.owner(database), before, s.wrote)
+	return checkBooks(ctx, b.owner(database), before, s.wrote, s.charged)
 }
 
 // measure sends a stretch of load. Costs are for each request.
 func (s *session) measure(ctx context.Context, st stretch) (measured, error) {
 	l, wrote := s.loadOf(st)
 
-	noise := &result{}
+	noise, ofNoise := &result{}, wrote
 	var noiseErr error
 	var flood sync.WaitGroup
+	if st.beside > 0 {
+		cards := l
+		cards.cards, cards.rate, cards.connections, ofNoise = true, st.beside, quietConnections, ofCard
+		flood.Go(func() { noise, noiseErr = cards.run(ctx, func(func()) {}) })
+	}
 	if st.quiet {
 		l.window = l.window * 3 / 2
 		loud := l
@@ -89,7 +97,8 @@ func (s *session) measure(ctx context.Context, st stretch) (measured, error) {
 	flood.Wait()
 	// Count first answers even if something was wrong: the books are checked against them.
 	s.paid = t.keys
-	s.count(wrote, len(t.keys)+len(noise.keys))
+	s.count(wrote, len(t.keys))
+	s.count(ofNoise, len(noise.keys))
 
 	err = errors.Join(err, noiseErr, t.err(), noise.err(), costErr)
 	switch {
@@ -132,6 +141,9 @@ func (s *session) loadOf(st stretch) (l load, wrote []int) {
 	}
 
 	switch {
+	case st.cards:
+		l.cards, l.rate = true, steadyCards
+		return l, ofCard
 	case st.pairs:
 		return l, ofPair
 	case st.refunds:
