@@ -3,12 +3,15 @@ package e2e
 import (
 	"encoding/json"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/oncepay/oncepay/internal/fakepsp"
 )
 
 // A command of one of our programs, in a block or between backquotes. The runbook's are those of an
@@ -32,8 +35,9 @@ func TestDocumentedPrograms(t *testing.T) {
 	if err := os.Symlink(filepath.Join(built, "migrate"), filepath.Join(c.dir, "migrate")); err != nil {
 		t.Fatal(err)
 	}
+	provider := c.provider()
 	names := strings.NewReplacer("--to ACCOUNT", "--to "+c.Accounts[1].ID.String(), "ACCOUNT", c.Accounts[0].ID.String(),
-		"PAYMENT", payment.ID, "KEY", "order-0")
+		"PAYMENT", payment.ID, "KEY", "order-0", "OPERATION", c.operation(), "ENDPOINT", c.endpoint())
 
 	n := 0
 	for _, file := range []string{"../../README.md", "../../docs/operating.md"} {
@@ -50,7 +54,7 @@ func TestDocumentedPrograms(t *testing.T) {
 			}
 			cmd := exec.CommandContext(t.Context(), "sh", "-c", command)
 			cmd.Env = []string{"PATH=" + c.dir + ":/bin:/usr/bin", "ONCEPAY_TOKEN=" + c.Token,
-				"ONCEPAY_URL=http://" + c.api.Addr, "DATABASE_URL=" + c.db.URL}
+				"ONCEPAY_URL=http://" + c.api.Addr, "DATABASE_URL=" + c.db.URL, "PSP_URL=" + provider, "PSP_API_KEY=sk_test"}
 			switch strings.Fields(command)[0] {
 			case "relay":
 				cmd.Env = append(append(cmd.Env, c.relayEnv...), "DATABASE_URL="+c.url("relay"))
@@ -66,6 +70,56 @@ func TestDocumentedPrograms(t *testing.T) {
 		t.Errorf("%d commands were found", n)
 	}
 	c.number(1, `SELECT count(*) FROM payments WHERE idempotency_key = 'order-1'`)
+}
+
+// provider starts a PSP without any charge.
+func (c *chain) provider() (url string) {
+	c.t.Helper()
+	p, err := fakepsp.Open(c.t.TempDir(), fakepsp.Options{APIKey: "sk_test"})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	server := httptest.NewServer(p)
+	c.t.Cleanup(func() {
+		server.Close()
+		_ = p.Close()
+	})
+	return server.URL
+}
+
+// operation pays by card and returns the id of the operation, which nobody executes.
+func (c *chain) operation() (id string) {
+	c.t.Helper()
+	_, err := c.owner.Exec(c.t.Context(), `INSERT INTO accounts (id, tenant_id, kind, currency)
+		SELECT gen_random_uuid(), tenant_id, 'clearing', 'USD' FROM accounts WHERE id = $1`, c.Accounts[0].ID)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.oncepay("pay", "--card", "tok_visa", "--to", c.Accounts[0].ID.String(), "--amount", "100", "--currency", "USD", "--key", "card-0")
+	if err := c.owner.QueryRow(c.t.Context(), `SELECT id FROM psp_operations`).Scan(&id); err != nil {
+		c.t.Fatal(err)
+	}
+	return id
+}
+
+// endpoint returns the id of a webhook endpoint.
+func (c *chain) endpoint() (id string) {
+	c.t.Helper()
+	c.oncepay("webhooks", "create", "--url", "https://example.com/hooks")
+	if err := c.owner.QueryRow(c.t.Context(), `SELECT id FROM webhook_endpoints`).Scan(&id); err != nil {
+		c.t.Fatal(err)
+	}
+	return id
+}
+
+// oncepay runs the command line as the client.
+func (c *chain) oncepay(args ...string) {
+	c.t.Helper()
+	cmd := exec.CommandContext(c.t.Context(), filepath.Join(c.dir, "oncepay"), args...)
+	cmd.Env = []string{"ONCEPAY_TOKEN=" + c.Token, "ONCEPAY_URL=http://" + c.api.Addr}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		c.t.Fatalf("oncepay %s\n%v\n%s", strings.Join(args, " "), err, out)
+	}
 }
 
 // deadLetter makes the relay's dead letter with this id, as if no operator had seen it.

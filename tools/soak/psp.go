@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -77,6 +78,7 @@ type storming struct {
 	db        *pgxpool.Pool // as the owner
 
 	load  pspLoad
+	mu    sync.Mutex // of kills: each program has its own killer
 	kills map[string]int
 	cuts  int64 // connections
 }

@@ -62,7 +62,9 @@ func (s *storming) killEvery(ctx context.Context, name string, pause time.Durati
 		}
 		// It may be about to start again.
 		if s.instances[name].kill() {
+			s.mu.Lock()
 			s.kills[name+"s"]++
+			s.mu.Unlock()
 		}
 	}
 }
