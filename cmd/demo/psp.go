@@ -14,7 +14,7 @@ import (
 	"github.com/oncepay/oncepay/internal/psp"
 )
 
-// What docker-compose.yml has as well. They protect nothing: fakepsp charges nobody.
+// What docker-compose.yml has as well. They protect nothing: fakepsp moves no money.
 const (
 	pspKey    = "psp_development"
 	pspSecret = "whsec_b25jZXBheS1kZXZlbG9wbWVudC1vbmx5" // as Standard Webhooks write it

@@ -65,7 +65,7 @@ func (o *occasional) now(id uuid.UUID) bool {
 	if now.Sub(o.last[id]) < o.every {
 		return false
 	}
-	if len(o.last) >= 10_000 { // not for ever
+	if len(o.last) >= 10_000 { // bounds its memory
 		clear(o.last)
 	}
 	o.last[id] = now

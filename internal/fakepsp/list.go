@@ -20,7 +20,7 @@ const (
 )
 
 // list answers with what one key did, or with a page of all, oldest first. While a request with the key
-// runs, nobody can say what it will have done.
+// runs, its outcome is open.
 func list[T any](p *PSP, s *shelf[T]) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		p.pause(time.Duration(p.Faults().Latency))

@@ -47,7 +47,7 @@ func knows(h http.Header, tag string) bool {
 
 // ifMatch reads the If-Match header (RFC 9110 section 13.1.1); zero: any version will do. It takes
 // what our ETag says and nothing else. To evaluate the rest as the RFC would, never matching, makes
-// a client's mistake look like somebody else's change.
+// a client's mistake look like another client's change.
 func ifMatch(h http.Header) (version int64, err error) {
 	lines := h.Values("If-Match")
 	if len(lines) == 0 {

@@ -14,7 +14,7 @@ import (
 //
 // Another session may lock an account or a payment and keep it: psql in an open transaction, an
 // instance that froze. A batch waits 200 ms for a row, then it asks who has it. If one of our own
-// transactions does, slow as its COMMIT may be, the batch waits on, as it should. If somebody else
+// transactions does, slow as its COMMIT may be, the batch waits on, as it should. If another session
 // does, it runs again without the requests that need this row. Until the row is free, later
 // requests for it are set apart from the start: they wait in Await, without a transaction or a
 // committer.

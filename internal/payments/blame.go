@@ -9,7 +9,7 @@ import (
 	"github.com/oncepay/oncepay/internal/outbox"
 )
 
-// ErrDamaged means that somebody deleted what a payment needs. Other payments work.
+// ErrDamaged means that what a payment needs was deleted. Other payments work.
 var ErrDamaged = errors.New("the tables are damaged")
 
 // OneIsToBlame reports whether a batch failed because of the data of one of its commands (class 22:

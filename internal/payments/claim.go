@@ -12,7 +12,7 @@ import (
 )
 
 // The longest due first, by psp_operations_due. A claim makes the state unknown before the call: from
-// its commit on, nobody can tell any more whether the PSP was reached. It ends with its lease, so what
+// its commit on, the row cannot say whether the PSP was reached. It ends with its lease, so what
 // a worker leaves behind when it dies is claimed again; its late answer still counts, see Record.
 // now() is stable, for the index; a claim takes one moment, so it is late by nothing that matters.
 const (
@@ -42,7 +42,7 @@ RETURNING due.next_try_at, o.id, o.tenant_id, o.payment_id, o.refund_id, o.kind,
 const selectClaimTime = `
 SELECT now()`
 
-// ClaimOperations returns up to limit operations that are due. For the length of lease nobody else
+// ClaimOperations returns up to limit operations that are due. For the length of lease no other call
 // claims them. The claim is committed: call the PSP, then Record what it said. An error means that
 // nothing may be sent; what was claimed nevertheless is due again when the lease is over.
 func (p *Processor) ClaimOperations(

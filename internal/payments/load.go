@@ -65,7 +65,7 @@ CROSS JOIN LATERAL (
     WHERE tenant_id = t.tenant_id AND currency = t.currency AND kind = 'clearing'
     LIMIT 1) a`
 
-// The refunds that are to be settled. Their payments are locked, so nobody else changes them.
+// The refunds that are to be settled. Their payments are locked, so no other transaction changes them.
 const selectRefundsToSettle = `
 SELECT r.tenant_id, ` + refundColumns + `
 FROM unnest($1::uuid[], $2::uuid[]) t(id, tenant_id)

@@ -33,7 +33,7 @@ const (
 	Applied     Recorded = iota // the operation is as the result says, and so is its payment or refund
 	Repeated                    // it ended so before
 	Conflict                    // it ended otherwise or twice, or the PSP moved another amount: it waits for an operator
-	Stale                       // from somebody whose claim is lost, and not that the money moved
+	Stale                       // under a claim that is lost, and not that the money moved
 	NoOperation                 // there is no such operation
 	Unbookable                  // it ended, but a balance would overflow: it waits for an operator
 	Locked                      // another session keeps a row that it needs: nothing was done, try again

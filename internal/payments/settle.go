@@ -14,11 +14,14 @@ import (
 )
 
 // Record writes down what became of operations, and ends their payments and refunds, in one
-// transaction with ledger entries and events. An operation ends once. That the money moved counts
-// whoever brings it, since it is the truth about the operation's key. That it did not, or that nobody
-// knows, a worker says of one try, and it counts only under the last claim: since then another try may
-// have been sent. An error means that nothing was done, except for idempotency.ErrOutcomeUnknown:
-// Record the same again. If OneIsToBlame, record each alone: then the one is Unbookable.
+// transaction with ledger entries and events. An operation ends once.
+//
+// A result that the money moved is the truth about the operation's key, so it counts from anyone. A
+// worker's result that it did not move, or that the outcome is unknown, is about one try. It counts
+// only under the last claim: since then another try may have been sent.
+//
+// An error means that nothing was done, except for idempotency.ErrOutcomeUnknown: Record the same
+// again. If OneIsToBlame, record each alone: then that one is Unbookable.
 func (p *Processor) Record(ctx context.Context, results []Result) ([]Recorded, error) {
 	recorded, err := p.record(ctx, results, nil)
 	if len(results) == 1 && OneIsToBlame(err) {
@@ -72,7 +75,7 @@ func (p *Processor) freeOne(ctx context.Context, rs []Request) {
 	}
 }
 
-// settlement is what becomes of results.
+// settlement is the work on a batch of results.
 type settlement struct {
 	results  []Result
 	damage   error // of the books

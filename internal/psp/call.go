@@ -45,7 +45,7 @@ func (c *caller) call(ctx context.Context, op payments.Operation) (payments.Resu
 	refused := a.Outcome == Refused || a.Outcome == Declined
 	if refused && op.Tries > 1 {
 		found := c.find(ctx, op)
-		if found.Outcome != Refused { // executed, or nobody knows
+		if found.Outcome != Refused { // executed, or still unknown
 			a = found
 		}
 	}

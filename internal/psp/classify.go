@@ -121,7 +121,7 @@ func classifyObject(op payments.Operation, o object) Answer {
 		return unreadable(http.StatusOK, "status "+o.Status)
 	}
 
-	// An answer to somebody else, say from a cache, or a search that did not look at our key.
+	// An answer to another request, say from a cache, or a search that did not look at our key.
 	ours := o.Metadata.OperationID == "" || o.Metadata.OperationID == op.ID.String()
 	asked := op.Kind == payments.Charge || o.Charge == op.ChargeReference
 	if a.Entry.AmountMinor != op.AmountMinor || a.Entry.Currency != op.Currency || !asked || !ours {

@@ -55,7 +55,7 @@ const (
 	// operation.
 	Conflict Outcome = "conflict"
 	// KeyReused: the provider knows the key from another request. Keys are derived from operations,
-	// so somebody else made it.
+	// so it is not from us.
 	KeyReused Outcome = "key_reused"
 )
 

@@ -27,7 +27,7 @@ func newLanes(perEndpoint, total int) *lanes {
 
 // room returns how many more calls may begin: of the endpoints that differ from the rest, of each of
 // the others, and in all. That is half of what is free: with the other half the shares of those who
-// come next are reckoned anew.
+// come next are counted again.
 func (l *lanes) room() (endpoints [][16]byte, rooms []int, others, all int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,7 +54,7 @@ func (l *lanes) begin(endpoint uuid.UUID) {
 	l.inFlight++
 }
 
-// end ends a call; answered says whether there was any answer.
+// end ends a call; answered: there was an answer.
 func (l *lanes) end(endpoint uuid.UUID, answered bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
