@@ -1,7 +1,7 @@
 -- +goose Up
 CREATE TABLE tenants (
     id         uuid PRIMARY KEY,
-    name       text NOT NULL UNIQUE CHECK (char_length(name) BETWEEN 1 AND 100),
+    name       text COLLATE "C" NOT NULL UNIQUE CHECK (char_length(name) BETWEEN 1 AND 100),
     created_at timestamptz NOT NULL DEFAULT now()
 );
 COMMENT ON TABLE tenants IS
@@ -10,7 +10,7 @@ COMMENT ON TABLE tenants IS
 CREATE TABLE clients (
     id         uuid PRIMARY KEY,
     tenant_id  uuid NOT NULL REFERENCES tenants,
-    name       text NOT NULL CHECK (char_length(name) BETWEEN 1 AND 100),
+    name       text COLLATE "C" NOT NULL CHECK (char_length(name) BETWEEN 1 AND 100),
     created_at timestamptz NOT NULL DEFAULT now(),
     UNIQUE (tenant_id, name)
 );
@@ -19,7 +19,7 @@ COMMENT ON TABLE clients IS
     'credentials, so that a repeat under a rotated credential is still a repeat.';
 
 CREATE TABLE credentials (
-    id          text PRIMARY KEY CHECK (id ~ '^[0-9A-Za-z]{16}$'),
+    id          text COLLATE "C" PRIMARY KEY CHECK (id ~ '^[0-9A-Za-z]{16}$'),
     client_id   uuid NOT NULL REFERENCES clients,
     secret_hash bytea NOT NULL CHECK (octet_length(secret_hash) = 32),
     scopes      text[] NOT NULL DEFAULT '{}',

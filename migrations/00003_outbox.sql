@@ -3,14 +3,17 @@ CREATE TABLE outbox_events (
     id                bigint      GENERATED ALWAYS AS IDENTITY (CACHE 1),
     xid               xid8        NOT NULL DEFAULT pg_current_xact_id(),
     event_id          uuid        NOT NULL DEFAULT gen_random_uuid(),
-    aggregate_type    text        NOT NULL,
-    aggregate_id      text        NOT NULL,
+    aggregate_type    text        COLLATE "C" NOT NULL,
+    aggregate_id      text        COLLATE "C" NOT NULL,
     aggregate_version bigint,
     event_type        text        NOT NULL,
     payload           bytea       NOT NULL,
     headers           jsonb       NOT NULL DEFAULT '{}' CHECK (jsonb_typeof(headers) = 'object'),
     created_at        timestamptz NOT NULL DEFAULT now()
 ) PARTITION BY RANGE (created_at);
+-- There is no primary key: one would need created_at as well. Rows are never updated or deleted, so
+-- this costs nothing; without it a publication FOR ALL TABLES forbids even trying.
+ALTER TABLE outbox_events REPLICA IDENTITY FULL;
 CREATE INDEX outbox_events_id ON outbox_events (id);
 CREATE INDEX outbox_events_xid ON outbox_events (xid, id);
 COMMENT ON TABLE outbox_events IS
@@ -34,7 +37,7 @@ COMMENT ON COLUMN outbox_events.headers IS
     'Further record headers, text to text, such as traceparent.';
 
 CREATE TABLE outbox_cursors (
-    relay             text        PRIMARY KEY,
+    relay             text        COLLATE "C" PRIMARY KEY,
     batches           bigint      NOT NULL DEFAULT 0,
     last_id           bigint      NOT NULL DEFAULT 0,
     seen              pg_snapshot NOT NULL,
@@ -78,12 +81,12 @@ COMMENT ON COLUMN outbox_cursors.fencing_token IS
     'a leader that lost its lease can move nothing.';
 
 CREATE TABLE outbox_dead_letters (
-    relay             text        NOT NULL,
+    relay             text        COLLATE "C" NOT NULL,
     id                bigint      NOT NULL,
     xid               xid8        NOT NULL,
     event_id          uuid        NOT NULL,
-    aggregate_type    text        NOT NULL,
-    aggregate_id      text        NOT NULL,
+    aggregate_type    text        COLLATE "C" NOT NULL,
+    aggregate_id      text        COLLATE "C" NOT NULL,
     aggregate_version bigint,
     event_type        text        NOT NULL,
     payload           bytea       NOT NULL,
@@ -134,8 +137,11 @@ BEGIN
         part := 'outbox_events_' || to_char(d, 'YYYYMMDD');
         CONTINUE WHEN EXISTS (SELECT FROM pg_inherits WHERE inhparent = 'outbox_events'::regclass AND inhrelid = to_regclass(part));
 
-        -- Without the identity: a partition must not have one of its own.
-        EXECUTE format('CREATE TABLE %I (LIKE outbox_events INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES INCLUDING STORAGE INCLUDING COMPRESSION)', part);
+        -- Without the identity: a partition must not have one of its own. The options: see
+        -- idempotency_keys_make_partitions.
+        EXECUTE format('CREATE TABLE %I (LIKE outbox_events INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES INCLUDING STORAGE INCLUDING COMPRESSION)'
+            ' WITH (autovacuum_vacuum_insert_threshold = -1, autovacuum_freeze_min_age = 0)', part);
+        EXECUTE format('ALTER TABLE %I REPLICA IDENTITY FULL', part);
         EXECUTE format('ALTER TABLE outbox_events ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, d, d + 1);
         made := made + 1;
     END LOOP;

@@ -3,13 +3,16 @@ CREATE TABLE accounts (
     id            uuid        PRIMARY KEY,
     tenant_id     uuid        NOT NULL,
     kind          text        NOT NULL CHECK (kind IN ('customer', 'system')),
-    currency      text        NOT NULL CHECK (currency ~ '^[A-Z]{3}$'),
+    currency      text        COLLATE "C" NOT NULL CHECK (currency ~ '^[A-Z]{3}$'),
     name          text        NOT NULL DEFAULT '' CHECK (char_length(name) <= 100),
     balance_minor bigint      NOT NULL DEFAULT 0,
     entry_count   bigint      NOT NULL DEFAULT 0 CHECK (entry_count >= 0),
     created_at    timestamptz NOT NULL DEFAULT now(),
     CONSTRAINT accounts_customer_not_negative CHECK (kind = 'system' OR balance_minor >= 0)
-) WITH (fillfactor = 70); -- room on the page: a balance is updated in place, without touching an index
+) WITH (
+    fillfactor = 70, -- room on the page: a balance is updated in place, without touching an index
+    autovacuum_vacuum_scale_factor = 0.02
+);
 CREATE UNIQUE INDEX accounts_one_system ON accounts (tenant_id, currency) WHERE kind = 'system';
 COMMENT ON TABLE accounts IS
     'Money by tenant and currency. A balance is the sum of the account''s ledger entries, kept '
@@ -24,7 +27,7 @@ COMMENT ON COLUMN accounts.entry_count IS
 CREATE TABLE payments (
     id                  uuid        NOT NULL,
     tenant_id           uuid        NOT NULL,
-    status              text        NOT NULL CHECK (status IN ('completed', 'declined')),
+    status              text        COLLATE "C" NOT NULL CHECK (status IN ('completed', 'declined')),
     decline_code        text        NOT NULL DEFAULT '',
     version             bigint      NOT NULL CHECK (version > 0),
     amount_minor        bigint      NOT NULL CHECK (amount_minor > 0),
@@ -45,6 +48,12 @@ CREATE TABLE payments (
     PRIMARY KEY (tenant_id, id),
     CHECK (source_account <> destination_account),
     CHECK ((status = 'declined') = (decline_code <> ''))
+) WITH (
+    -- It only grows. By shares of itself it would be vacuumed ever more seldom, and then for hours.
+    autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 1000000,
+    autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 500000,
+    autovacuum_analyze_scale_factor = 0.02,
+    autovacuum_freeze_min_age = 0 -- a page that is full stays as it is: freeze it when it is seen first
 );
 CREATE INDEX payments_source ON payments (source_account, id);
 CREATE INDEX payments_destination ON payments (destination_account, id);
@@ -77,6 +86,9 @@ CREATE TABLE ledger_entries (
     balance_after_minor bigint      NOT NULL,
     created_at          timestamptz NOT NULL,
     PRIMARY KEY (account_id, entry_no)
+) WITH (
+    autovacuum_vacuum_insert_scale_factor = 0, autovacuum_vacuum_insert_threshold = 1000000,
+    autovacuum_analyze_scale_factor = 0.02, autovacuum_freeze_min_age = 0 -- see payments
 );
 COMMENT ON TABLE ledger_entries IS
     'Double entry: two or more per payment, which sum to zero. Insert-only. No foreign key to '

@@ -94,7 +94,9 @@ BEGIN
         part := 'inbox_events_' || to_char(d, 'YYYYMMDD');
         CONTINUE WHEN to_regclass(part) IS NOT NULL;
         -- LIKE and ATTACH, not PARTITION OF: that locks the parent against all readers.
-        EXECUTE format('CREATE TABLE %I (LIKE inbox_events INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES INCLUDING STORAGE)', part);
+        EXECUTE format('CREATE TABLE %I (LIKE inbox_events INCLUDING DEFAULTS INCLUDING CONSTRAINTS INCLUDING INDEXES INCLUDING STORAGE)'
+            -- Inserted, read and dropped: vacuum finds nothing to do here but freezing. LIKE copies no options.
+            ' WITH (autovacuum_vacuum_insert_threshold = -1, autovacuum_freeze_min_age = 0)', part);
         EXECUTE format('ALTER TABLE inbox_events ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)', part, d, d + 1);
     END LOOP;
     RETURN refused;

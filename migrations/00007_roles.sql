@@ -69,7 +69,7 @@ GRANT EXECUTE ON FUNCTION inbox_events_make_partitions, inbox_events_drop_partit
 GRANT SELECT, INSERT, UPDATE ON statements TO consumer;
 
 -- Every program checks the schema's version when it starts.
-GRANT SELECT ON goose_db_version TO api_write, api_read, relay, consumer;
+GRANT SELECT ON goose_db_version, schema_files TO api_write, api_read, relay, consumer;
 
 -- +goose Down
 DROP POLICY every_tenant ON accounts;

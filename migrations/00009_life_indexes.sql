@@ -1,6 +1,7 @@
 -- What 00008 left out because it reads whole tables. Nothing here holds up a payment: indexes are built
 -- CONCURRENTLY, and VALIDATE takes SHARE UPDATE EXCLUSIVE. With 10 million payments, on the machine of 00008:
 -- 204 s, 250 payments/s (259 before), the longest took 1.0 s.
+-- oldest program: 8
 -- +goose NO TRANSACTION
 -- +goose Up
 -- An index that a broken run left is invalid, so each begins by dropping it.

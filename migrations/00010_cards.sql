@@ -4,9 +4,8 @@
 -- Programs of version 9 work on this schema, but know no cards: their refund of a card payment would
 -- not reach the card, so a trigger makes it fail. Open the first clearing account when all programs are
 -- of version 10.
+-- oldest program: 8
 -- +goose Up
-SET LOCAL lock_timeout = '1s'; -- a long transaction must not make payments queue behind us: run it again
-
 ALTER TABLE accounts
     DROP CONSTRAINT accounts_kind_check,
     ADD CONSTRAINT accounts_kind_check CHECK (kind IN ('customer', 'system', 'clearing')) NOT VALID,
@@ -93,6 +92,7 @@ CREATE TABLE psp_operations (
     resolved_by    text        NOT NULL DEFAULT '',
     created_at     timestamptz NOT NULL,
     ended_at       timestamptz,
+    traceparent    text,
     CHECK ((kind = 'refund') = (refund_id IS NOT NULL)),
     CHECK ((state IN ('succeeded', 'declined', 'failed')) = (ended_at IS NOT NULL)),
     CHECK ((state IN ('declined', 'failed')) = (code <> '')),
@@ -118,6 +118,8 @@ COMMENT ON COLUMN psp_operations.first_tried_at IS
     'When its key was first used. A PSP forgets keys: after that time it is asked, not told.';
 COMMENT ON COLUMN psp_operations.reference IS 'The PSP''s id of the charge or refund.';
 COMMENT ON COLUMN psp_operations.resolved_by IS 'The operator who recorded the result; empty: the PSP said it.';
+COMMENT ON COLUMN psp_operations.traceparent IS
+    'W3C trace context of the request that led to it: calls and events continue its trace. NULL: not traced.';
 
 ALTER TABLE psp_operations ENABLE ROW LEVEL SECURITY; -- for clients: nobody
 CREATE POLICY every_tenant ON psp_operations TO api_write, worker USING (true) WITH CHECK (true);

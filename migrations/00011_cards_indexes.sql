@@ -1,4 +1,5 @@
 -- What 00010 left out because it reads whole tables. Nothing here holds up a payment: see 00009.
+-- oldest program: 8
 -- +goose NO TRANSACTION
 -- +goose Up
 -- An index that a broken run left is invalid, so each begins by dropping it.

@@ -1,5 +1,6 @@
 -- Outbound webhooks: where tenants want events sent, and what is sent there. New tables only: the
 -- programs of older versions go on as before and do not know them.
+-- oldest program: 8
 -- +goose Up
 CREATE TABLE webhook_endpoints (
     id              uuid        NOT NULL,
@@ -34,7 +35,8 @@ COMMENT ON COLUMN webhook_endpoints.disabled_reason IS
 COMMENT ON COLUMN webhook_endpoints.resuming IS
     'It was enabled again, and the worker has yet to make due what waits for a later try.';
 COMMENT ON COLUMN webhook_endpoints.secret IS
-    'In plain text: each call is signed with it. Only the API''s writer and the worker may read it.';
+    'In plain text: each call is signed with it. Only the API''s writer and the worker may read it '
+    'here. The answer that showed it is in idempotency_keys for as long as answers are kept.';
 COMMENT ON COLUMN webhook_endpoints.previous_secret IS
     'Until previous_until calls are signed with it as well, so that receivers can change over.';
 
@@ -56,6 +58,7 @@ CREATE TABLE webhook_deliveries (
     last_error     text        NOT NULL DEFAULT '',
     created_at     timestamptz NOT NULL DEFAULT now(),
     ended_at       timestamptz,
+    traceparent    text,
     PRIMARY KEY (id),
     CHECK ((state = 'pending') = (ended_at IS NULL))
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_insert_scale_factor = 0.05);
@@ -78,6 +81,8 @@ COMMENT ON COLUMN webhook_deliveries.in_flight IS
     'It is claimed, and no result has been recorded.';
 COMMENT ON COLUMN webhook_deliveries.next_try_at IS
     'When it may be claimed. In flight: when the claim ends. Behind an earlier one: when to look again.';
+COMMENT ON COLUMN webhook_deliveries.traceparent IS
+    'W3C trace context of the event, which its calls continue. NULL: not traced.';
 COMMENT ON COLUMN webhook_deliveries.last_error IS
     'Our own words. What the endpoint answered is not kept: it would show a tenant what a call into '
     'our network returned.';

@@ -257,7 +257,7 @@ func TestRolesMayNotChangeOperations(t *testing.T) {
 		"worker": {
 			`INSERT INTO psp_operations DEFAULT VALUES`, `UPDATE psp_operations SET amount_minor = 1`, `UPDATE psp_operations SET payment_id = id`, `DELETE FROM psp_operations`,
 			`INSERT INTO payments DEFAULT VALUES`, `INSERT INTO refunds DEFAULT VALUES`, `UPDATE refunds SET amount_minor = 1`, `UPDATE payments SET amount_minor = 1`,
-			`SELECT FROM ledger_entries`, `SELECT FROM idempotency_keys`, `UPDATE accounts SET kind = 'system'`,
+			`UPDATE ledger_entries SET amount_minor = 1`, `SELECT FROM idempotency_keys`, `UPDATE accounts SET kind = 'system'`,
 		},
 		"relay":    {`SELECT FROM psp_operations`},
 		"consumer": {`SELECT FROM psp_operations`},

@@ -2,6 +2,7 @@ package migrations_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -24,17 +25,17 @@ func TestCheck(t *testing.T) {
 	for name, c := range map[string]struct {
 		last    int64 // written behind what is applied; zero: nothing is
 		applied bool
-		oldest  int64 // program that the schema serves
+		oldest  int64 // program that the schema serves; zero: the file does not say
 		want    string
 	}{
 		"as it should be":        {},
-		"older":                  {migrations.Version(), false, 1, "run `migrate up`"}, // the last file was rolled back
+		"older":                  {migrations.Version(), false, 0, "run `migrate up`"}, // the last file was rolled back
 		"newer":                  {migrations.Version() + 1, true, migrations.Version() + 1, "deploy a newer program"},
 		"newer and silent":       {migrations.Version() + 1, true, 0, "deploy a newer program"},
 		"newer, serves this one": {migrations.Version() + 1, true, migrations.Version(), ""},
 		"newer, serves older":    {migrations.Version() + 1, true, 1, ""},
 		"newer and undone":       {migrations.Version() + 1, false, migrations.Version() + 1, ""},
-		"rolled forward":         {migrations.Version(), true, 1, ""},
+		"rolled forward":         {migrations.Version(), true, 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -45,15 +46,31 @@ func TestCheck(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			exec(t, owner, `UPDATE schema_compatibility SET oldest_program = $1`, c.oldest)
-			if c.oldest == 0 {
-				exec(t, owner, `DELETE FROM schema_compatibility`)
+			if c.oldest != 0 {
+				exec(t, owner, `INSERT INTO schema_files (version, name, sha256, oldest_program) VALUES ($1, '', '', $2)
+					ON CONFLICT (version) DO UPDATE SET oldest_program = $2`, c.last, c.oldest)
 			}
 			err := migrations.Check(t.Context(), owner)
 			if c.want == "" && err != nil || c.want != "" && (!errors.Is(err, migrations.ErrOutOfStep) || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("%v, want %q", err, c.want)
 			}
 		})
+	}
+}
+
+// TestCheckHeedsEveryFile: the head of the last file is easily copied from the one before.
+func TestCheckHeedsEveryFile(t *testing.T) {
+	t.Parallel()
+	owner := testenv.Database(t).Pool(t, "")
+	next := migrations.Version() + 1
+	exec(t, owner, `INSERT INTO goose_db_version (version_id, is_applied) VALUES ($1::bigint, true), ($1::bigint + 1, true)`, next)
+	exec(t, owner, `INSERT INTO schema_files (version, name, sha256, oldest_program)
+		VALUES ($1::bigint, '', '', $1::bigint), ($1::bigint + 1, '', '', 8)`, next)
+
+	err := migrations.Check(t.Context(), owner)
+	want := fmt.Sprintf("version %d and serves programs from %d on", next+1, next)
+	if !errors.Is(err, migrations.ErrOutOfStep) || !strings.Contains(err.Error(), want) {
+		t.Errorf("%v, want %q", err, want)
 	}
 }
 
@@ -65,7 +82,7 @@ func TestRolesMayNotChangeHistory(t *testing.T) {
 			`UPDATE payments SET amount_minor = 1`, `UPDATE payments SET source_account = id`, `DELETE FROM payments`,
 			`UPDATE refunds SET amount_minor = 1`, `DELETE FROM refunds`,
 			`UPDATE payment_commands SET version = 1`, `DELETE FROM payment_commands`, `SELECT FROM payment_commands`,
-			`UPDATE schema_compatibility SET oldest_program = 1`,
+			`UPDATE schema_files SET oldest_program = 1`,
 			`UPDATE ledger_entries SET amount_minor = 1`, `DELETE FROM ledger_entries`,
 			`UPDATE idempotency_keys SET body = ''`, `DELETE FROM idempotency_keys`,
 			`UPDATE outbox_events SET payload = ''`, `DELETE FROM outbox_events`,

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"log/slog"
+	"time"
 
 	"github.com/oncepay/oncepay/internal/config"
 	"github.com/oncepay/oncepay/internal/groupcommit"
@@ -27,10 +29,22 @@ func newResults(p *payments.Processor) *results {
 func newGroup(
 	p *payments.Processor, cfg config.API, metrics *telemetry.API, log *slog.Logger,
 ) *group {
-	return groupcommit.New(p.Process, groupcommit.Options{
+	commit := func(
+		ctx context.Context, rs []payments.Request,
+	) (answers []idempotency.Answer, err error) {
+		ctx, end := startBatch(ctx, rs)
+		began := time.Now()
+		defer func() {
+			metrics.Committed(ctx, time.Since(began), answers == nil) // nil after a panic, too
+			end(err)
+		}()
+		return p.Process(ctx, rs)
+	}
+
+	return groupcommit.New(commit, groupcommit.Options{
 		Committers: cfg.Committers, MaxBatch: cfg.BatchMax, Split: payments.OneIsToBlame,
 		OnBatch: func(b groupcommit.Batch) {
-			metrics.Committed(b.Size, b.Waited, b.Took, b.Err != nil)
+			metrics.Batch(b.Size, b.Waited)
 
 			// A batch that is split fails again with one request, which was logged with the batch.
 			var panicked *groupcommit.PanicError

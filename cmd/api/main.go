@@ -88,10 +88,11 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 
 	// What a request becomes: a batch, a transaction, an answer.
 	processor := &payments.Processor{
-		DB:        db.write,
+		DB:        tracedPool{db.write},
 		Retention: cfg.IdempotencyRetention,
 		Render:    httpapi.Render,
 		OnClaim:   metrics.Claimed,
+		OnStep:    startStep,
 		OnHeld: func(id uuid.UUID) {
 			log.WarnContext(ctx, "account or payment is locked by another session; what needs it waits",
 				"id", id)
@@ -140,14 +141,20 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	if err != nil {
 		return errors.Join(err, listener.Close())
 	}
+	profiles, err := telemetry.ListenPprof(cfg.PprofAddr)
+	if err != nil {
+		return errors.Join(err, listener.Close())
+	}
 	log.InfoContext(ctx, "api started",
-		"http_addr", listener.Addr().String(), "admin_addr", admin.Addr())
+		"http_addr", listener.Addr().String(), "admin_addr", admin.Addr(),
+		"pprof_addr", profiles.Addr())
 	defer log.InfoContext(ctx, "api stopped")
 
 	s := service{
-		server:   httpapi.Server(traced(handler)),
+		server:   httpapi.Server(traced(handler, telemetry.Traces(getenv))),
 		listener: listener,
 		admin:    admin,
+		profiles: profiles,
 		commit:   committing.Run,
 		record:   recording.Run,
 		upkeep:   func(ctx context.Context) error { return upkeep(ctx, db.write, log) },

@@ -6,8 +6,8 @@ import (
 	"encoding/hex"
 	"log/slog"
 	"net/http"
+	"strconv"
 
-	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
@@ -16,18 +16,6 @@ import (
 	"github.com/oncepay/oncepay/internal/telemetry"
 )
 
-// traced starts a span for every request, in its client's trace if there is one. Of the path only
-// the route is recorded: the path of a key's status contains the key.
-func traced(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx := telemetry.FromHeaders(r.Context(), r.Header.Get)
-		ctx, span := otel.Tracer("api").Start(ctx, "request", trace.WithSpanKind(trace.SpanKindServer))
-		defer span.End()
-
-		next.ServeHTTP(w, r.WithContext(ctx))
-	})
-}
-
 // observer records every request in metrics, its span and the log.
 type observer struct {
 	metrics *telemetry.API
@@ -35,7 +23,7 @@ type observer struct {
 }
 
 func (o observer) request(ctx context.Context, r httpapi.Observation) {
-	o.metrics.Request(r.Route, r.Method, r.Status, r.Duration)
+	o.metrics.Request(ctx, r.Route, r.Method, r.Status, r.Duration)
 	if r.Outcome != "" {
 		o.metrics.Outcome(r.Outcome)
 	}
@@ -44,15 +32,12 @@ func (o observer) request(ctx context.Context, r httpapi.Observation) {
 		o.metrics.Webhook(r.Webhook)
 	}
 
-	span := trace.SpanFromContext(ctx)
-	if r.Route != "" { // otherwise method and path are whatever the client sent
-		span.SetName(r.Method + " " + r.Route)
+	key := ""
+	if r.Key != "" {
+		key = hashed(r.Key)
 	}
-	span.SetAttributes(
-		attribute.String("http.route", r.Route),
-		attribute.Int("http.response.status_code", r.Status),
-		attribute.String("request_id", r.RequestID),
-	)
+	describe(trace.SpanFromContext(ctx), r, key)
+
 	attrs := []slog.Attr{
 		slog.String("route", r.Route),
 		slog.String("method", r.Method),
@@ -67,22 +52,43 @@ func (o observer) request(ctx context.Context, r httpapi.Observation) {
 			slog.String("client_id", who.ClientID.String()),
 			slog.String("credential_id", who.CredentialID))
 	}
-	if r.Key != "" {
-		key := hashed(r.Key)
-		span.SetAttributes(
-			attribute.String("idempotency_key", key),
-			attribute.String("idempotency_outcome", r.Outcome))
+	if key != "" {
 		attrs = append(attrs,
-			slog.String("idempotency_key", key),
+			slog.String("key_hash", key),
 			slog.String("idempotency_outcome", r.Outcome))
 	}
 
-	// The cause that the client was not told. It has its own line in the log.
-	if r.Err != nil {
-		span.RecordError(r.Err)
+	// The cause of a 5xx, which the client was not told, has its own line.
+	o.log.LogAttrs(ctx, slog.LevelInfo, "request", attrs...)
+}
+
+// describe completes a request's span.
+func describe(span trace.Span, r httpapi.Observation, key string) {
+	if !span.IsRecording() {
+		return
+	}
+
+	// Method and path are whatever the client sent, unless a route matched.
+	if r.Route != "" {
+		span.SetName(r.Method + " " + r.Route)
+		span.SetAttributes(
+			attribute.String("http.request.method", r.Method),
+			attribute.String("http.route", r.Route))
+	}
+	span.SetAttributes(
+		attribute.Int("http.response.status_code", r.Status),
+		attribute.String("request_id", r.RequestID))
+	if key != "" {
+		span.SetAttributes(
+			attribute.String("key_hash", key),
+			attribute.String("idempotency_outcome", r.Outcome))
+	}
+
+	// The cause is in the log: it may quote what the client sent.
+	if r.Status >= http.StatusInternalServerError {
+		span.SetAttributes(attribute.String("error.type", strconv.Itoa(r.Status)))
 		span.SetStatus(codes.Error, "")
 	}
-	o.log.LogAttrs(ctx, slog.LevelInfo, "request", attrs...)
 }
 
 // hashed returns a key as logs and spans show it. Keys are often made from order numbers or names,

@@ -71,6 +71,9 @@ func openPools(ctx context.Context, cfg config.API, log *slog.Logger) (p *pools,
 		if err := migrations.Check(ctx, p.write); err != nil {
 			return err
 		}
+		if err := postgres.CheckLimits(ctx, p.write, need(cfg), log); err != nil {
+			return err
+		}
 		if err := checkWriter(ctx, p.write, log); err != nil {
 			return err
 		}
@@ -96,6 +99,19 @@ func openPools(ctx context.Context, cfg config.API, log *slog.Logger) (p *pools,
 		}
 		return read(ctx)
 	})
+}
+
+// need is what this instance takes from the primary at its peak: its connections, and a lock for the
+// key of every request that is being executed.
+func need(cfg config.API) postgres.Need {
+	n := postgres.Need{
+		Connections: cfg.DatabasePool + authPool,
+		Locks:       cfg.Committers * cfg.BatchMax,
+	}
+	if cfg.DatabaseReadURL == cfg.DatabaseURL {
+		n.Connections += readPool
+	}
+	return n
 }
 
 // listenForStandby receives the warning that is the only sign of a COMMIT that stopped waiting for

@@ -22,6 +22,7 @@ type service struct {
 	server   *http.Server
 	listener net.Listener
 	admin    *telemetry.Admin
+	profiles *telemetry.Pprof
 	commit   func(context.Context) error
 	record   func(context.Context) error
 	upkeep   func(context.Context) error
@@ -37,6 +38,7 @@ func (s service) run(ctx context.Context) error {
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return s.admin.Run(last) })
+	g.Go(func() error { return s.profiles.Run(last) })
 	g.Go(func() error { return s.commit(last) })
 	g.Go(func() error { return s.record(last) })
 	g.Go(func() error { return s.upkeep(last) })

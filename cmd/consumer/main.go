@@ -4,17 +4,15 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/spf13/cobra"
-	"go.opentelemetry.io/otel"
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/oncepay/oncepay/internal/config"
@@ -44,6 +42,12 @@ var consumer = program.Program{
 		return cfg.AdminAddr, err
 	},
 }
+
+// connections: for the events, the inbox's upkeep, the probe, and one to spare.
+const connections = 4
+
+// probeTimeout is shorter than the 3 s for which the command health waits.
+const probeTimeout = 2 * time.Second
 
 func run(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
 	cfg, err := config.LoadConsumer(getenv)
@@ -77,10 +81,13 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	// Check database and broker together, so that one start reports everything that is wrong.
 	var pool *pgxpool.Pool
 	err = program.StartAll(ctx, func(ctx context.Context) (err error) {
-		if pool, err = postgres.Open(ctx, cfg.DatabaseURL, "consumer", 4, log); err != nil {
+		if pool, err = postgres.Open(ctx, cfg.DatabaseURL, "consumer", connections, log); err != nil {
 			return err
 		}
-		return migrations.Check(ctx, pool)
+		if err := migrations.Check(ctx, pool); err != nil {
+			return err
+		}
+		return postgres.CheckLimits(ctx, pool, postgres.Need{Connections: connections}, log)
 	}, kafka.Ping)
 	defer postgres.Close(pool)
 	if err != nil {
@@ -93,45 +100,42 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 		DB: pool, Kafka: kafka, Name: statements.Consumer, Handle: statements.Handle,
 		Log: log, Retention: cfg.InboxRetention,
 		OnEvent: metrics.Event, OnLag: metrics.Lag, OnLetters: metrics.Letters,
-		OnGap: metrics.Gap, OnHorizon: metrics.Horizon, Trace: span,
+		OnGap: metrics.Gap, OnHorizon: metrics.Horizon,
+		OnStall: metrics.Stalled,
+		Trace: func(ctx context.Context, e inbox.Event) (context.Context, func(error)) {
+			return telemetry.Process(ctx, "consumer", cfg.Group, telemetry.Message{
+				Headers: e.Headers, ID: e.ID.String(), Type: e.Type,
+				Topic: e.Topic, Partition: e.Partition, Offset: e.Offset,
+			})
+		},
 	}
 
-	// Ready means that the database answers and the broker lets us consume.
+	// Ready means that the database answers, the broker lets us consume, and what waits is done. The
+	// process is live in any case: see inbox.Consumer.Ready.
 	admin, err := telemetry.ListenAdmin(cfg.AdminAddr, reg, func(ctx context.Context) error {
-		if err := pool.Ping(ctx); err != nil {
-			return fmt.Errorf("database: %w", err)
+		ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+		defer cancel()
+		err := pool.Ping(ctx)
+		if err != nil {
+			err = fmt.Errorf("database: %w", err)
 		}
-		return c.Ready(ctx)
+		return errors.Join(err, c.Ready(ctx))
 	})
 	if err != nil {
 		return err
 	}
+	profiles, err := telemetry.ListenPprof(cfg.PprofAddr)
+	if err != nil {
+		return err
+	}
 	log.InfoContext(ctx, "consumer started", "group", cfg.Group, "topics", kafka.Topics,
-		"admin_addr", admin.Addr())
+		"admin_addr", admin.Addr(), "pprof_addr", profiles.Addr())
 	defer log.InfoContext(ctx, "consumer stopped")
 
-	// The first of the two that fails stops the other.
+	// The first that fails stops the others.
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.Run(ctx) })
 	g.Go(func() error { return admin.Run(ctx) })
+	g.Go(func() error { return profiles.Run(ctx) })
 	return g.Wait()
-}
-
-// span continues the trace of the request that caused the event.
-func span(ctx context.Context, e inbox.Event) (context.Context, func(error)) {
-	ctx = telemetry.FromHeaders(ctx, func(name string) string { return e.Headers[name] })
-	ctx, s := otel.Tracer("consumer").Start(ctx, "consume event",
-		trace.WithSpanKind(trace.SpanKindConsumer),
-		trace.WithAttributes(
-			attribute.String("event_id", e.ID.String()), attribute.String("event_type", e.Type),
-			attribute.String("messaging.destination.name", e.Topic),
-			attribute.Int64("messaging.kafka.offset", e.Offset)))
-
-	return ctx, func(err error) {
-		if err != nil {
-			s.RecordError(err)
-			s.SetStatus(codes.Error, "")
-		}
-		s.End()
-	}
 }

@@ -36,7 +36,7 @@ func shell(getenv func(string) string, args ...string) (stdout, stderr string, c
 func TestStartNamesEachFault(t *testing.T) {
 	t.Parallel()
 	ahead := testenv.Database(t)
-	if _, err := ahead.Pool(t, "").Exec(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, true); UPDATE schema_compatibility SET oldest_program = 9999`); err != nil {
+	if _, err := ahead.Pool(t, "").Exec(t.Context(), `INSERT INTO goose_db_version (version_id, is_applied) VALUES (9999, true)`); err != nil {
 		t.Fatal(err)
 	}
 	good, brokers := testenv.Database(t).URLAs("consumer"), strings.Join(testenv.Brokers(t), ",")
@@ -53,6 +53,7 @@ func TestStartNamesEachFault(t *testing.T) {
 		"nobody there":   {env("DATABASE_URL", "postgres://u:hunter2@127.0.0.1:1/x", "KAFKA_BROKERS", "127.0.0.1:1"), []string{"open the database: ", "reach Kafka at 127.0.0.1:1: "}},
 		"schema too new": {env("DATABASE_URL", ahead.URLAs("consumer"), "KAFKA_BROKERS", brokers), []string{"schema out of step: the database is at version 9999"}},
 		"address in use": {env("DATABASE_URL", good, "KAFKA_BROKERS", brokers, "ADMIN_ADDR", taken.Addr().String()), []string{"open the admin listener (ADMIN_ADDR): "}},
+		"pprof in use":   {env("DATABASE_URL", good, "KAFKA_BROKERS", brokers, "ADMIN_ADDR", "127.0.0.1:0", "PPROF_ADDR", taken.Addr().String()), []string{"open the profiling listener (PPROF_ADDR): "}},
 		"wrong port":     {env("DATABASE_URL", good, "KAFKA_BROKERS", brokers, "ADMIN_ADDR", "9092"), []string{"ADMIN_ADDR must be"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -97,13 +97,46 @@ func TestADatabaseNewerThanTheProgramIsReported(t *testing.T) {
 	t.Parallel()
 	db := testenv.Database(t)
 	if _, err := db.Pool(t, "").Exec(t.Context(), `
-		INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, true);
-		UPDATE schema_compatibility SET oldest_program = 99999`); err != nil {
+		INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, true)`); err != nil {
 		t.Fatal(err)
 	}
 	_, stderr, code := migrate(t, db.URL, "up")
 	if code != 1 || !strings.Contains(stderr, "99999") || strings.Count(stderr, "\n") != 1 {
 		t.Errorf("exit %d, %s", code, stderr)
+	}
+}
+
+func TestAnOlderMigrateServesANewerSchema(t *testing.T) {
+	t.Parallel()
+	db := testenv.Database(t)
+	if _, err := db.Pool(t, "").Exec(t.Context(), `
+		INSERT INTO goose_db_version (version_id, is_applied) VALUES (99999, true);
+		INSERT INTO schema_files (version, name, sha256, oldest_program) VALUES (99999, 'next.sql', '', 8)`); err != nil {
+		t.Fatal(err)
+	}
+	for _, command := range []string{"up", "status"} {
+		if out := must(t, db.URL, command); !strings.Contains(out, "the schema is at version 99999, and serves this program") {
+			t.Errorf("%s: %s", command, out)
+		}
+	}
+}
+
+func TestAChangedFileIsNamed(t *testing.T) {
+	t.Parallel()
+	db := testenv.Database(t)
+	if _, err := db.Pool(t, "").Exec(t.Context(), `UPDATE schema_files SET sha256 = 'x' WHERE version = 10`); err != nil {
+		t.Fatal(err)
+	}
+	stdout, stderr, code := migrate(t, db.URL, "up")
+	if code != 1 || stdout != "" || !strings.Contains(stderr, "00010_cards.sql was changed") || strings.Count(stderr, "\n") != 1 {
+		t.Errorf("up: exit %d, %s%s", code, stdout, stderr)
+	}
+	var s schema
+	if err := json.Unmarshal([]byte(must(t, db.URL, "status", "--json")), &s); err != nil {
+		t.Fatal(err)
+	}
+	if s.InStep || !strings.Contains(s.Note, "00010_cards.sql was changed") || !s.Files[9].Changed || s.Files[8].Changed {
+		t.Errorf("status: %+v", s)
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/spf13/cobra"
 
 	"github.com/oncepay/oncepay/internal/program"
@@ -14,12 +15,17 @@ import (
 )
 
 func up(getenv func(string) string) *cobra.Command {
-	return &cobra.Command{
+	var wait time.Duration
+	up := &cobra.Command{
 		Use:   "up",
 		Short: "Apply what is missing of the schema",
 		Long: `Applies what is missing of the schema, one file after the other, each in a transaction of its
 own. It can be run any number of times and by several at once: one of them works, the others wait.
-A file that fails leaves those before it applied.`,
+A file that fails leaves those before it applied.
+
+It never keeps payments waiting: a table's lock that it does not get within half a second it asks
+for again after a pause, and it gives up after --wait, naming the session that is in the way. It
+changes nothing if a file is not what it was when it was applied.`,
 		Example: "  DATABASE_URL=postgres://postgres:secret@localhost:5432/oncepay migrate up",
 		RunE: func(c *cobra.Command, _ []string) error {
 			// Connect ourselves first, so that a wrong address is reported within the time allowed.
@@ -29,7 +35,9 @@ A file that fails leaves those before it applied.`,
 			}
 			defer conn.Close(context.WithoutCancel(c.Context()))
 
-			applied, err := migrations.Up(c.Context(), conn.Config().ConnString())
+			applied, err := migrations.UpWith(c.Context(), conn.Config().ConnString(), migrations.Locks{
+				Wait: wait, OnWait: once(c.ErrOrStderr()),
+			})
 			// Report what was applied even if a later file failed.
 			for _, m := range applied {
 				fmt.Fprintln(c.OutOrStdout(), "applied", m.Name)
@@ -43,13 +51,37 @@ A file that fails leaves those before it applied.`,
 				return err
 			}
 
-			_, err = fmt.Fprintln(c.OutOrStdout(), inStep())
+			line, err := inStep(c.Context(), conn)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(c.OutOrStdout(), line)
 			return err
 		},
 	}
+	up.Flags().DurationVar(&wait, "wait", 5*time.Minute, "how long to try for the locks of one file")
+	return up
 }
 
-func inStep() string { return fmt.Sprintf("the schema is at version %d", migrations.Version()) }
+// once prints what is in the way when it has changed, not at every attempt.
+func once(w io.Writer) func(string) {
+	last := ""
+	return func(who string) {
+		if who != last {
+			fmt.Fprintln(w, "waiting:", who)
+		}
+		last = who
+	}
+}
+
+func inStep(ctx context.Context, conn *pgx.Conn) (string, error) {
+	have, err := migrations.Applied(ctx, conn)
+	if have > migrations.Version() {
+		return fmt.Sprintf("the schema is at version %d, and serves this program, which has %d",
+			have, migrations.Version()), err
+	}
+	return fmt.Sprintf("the schema is at version %d", have), err
+}
 
 // schema is the JSON form of status.
 type schema struct {
@@ -62,6 +94,7 @@ type file struct {
 	Version int64      `json:"version"`
 	Name    string     `json:"name"`
 	Applied *time.Time `json:"applied_at"` // nil: not yet
+	Changed bool       `json:"changed"`    // it was another file when it was applied
 }
 
 func status(getenv func(string) string) *cobra.Command {
@@ -90,12 +123,12 @@ func readSchema(ctx context.Context, getenv func(string) string) (s schema, err 
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 
-	all, err := migrations.Status(ctx, conn.Config().ConnString())
+	all, err := migrations.Status(ctx, conn)
 	if err != nil {
-		return s, fmt.Errorf("read migrations: %w", err)
+		return s, err
 	}
 	for _, m := range all {
-		f := file{Version: m.Version, Name: m.Name}
+		f := file{Version: m.Version, Name: m.Name, Changed: m.Changed}
 		if !m.Applied.IsZero() {
 			applied := m.Applied.UTC()
 			f.Applied = &applied
@@ -103,15 +136,17 @@ func readSchema(ctx context.Context, getenv func(string) string) (s schema, err 
 		s.Files = append(s.Files, f)
 	}
 
-	switch err := migrations.Check(ctx, conn); {
-	case err == nil:
-		s.InStep, s.Note = true, inStep()
-	case errors.Is(err, migrations.ErrOutOfStep): // a finding to report, not a failure
+	err = errors.Join(migrations.Drift(all), migrations.Check(ctx, conn))
+	if errors.Is(err, migrations.ErrOutOfStep) { // a finding to report, not a failure
 		s.Note = err.Error()
-	default:
+		return s, nil
+	}
+	if err != nil {
 		return s, err
 	}
-	return s, nil
+	s.InStep = true
+	s.Note, err = inStep(ctx, conn)
+	return s, err
 }
 
 func (s schema) print(w io.Writer) {

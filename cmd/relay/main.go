@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"os"
@@ -48,6 +47,9 @@ var topics = []string{"payments", "accounts", "webhook-endpoints"}
 // thousand events.
 const batchesOfATransaction = 4
 
+// connections: for the relay, its upkeep, the probe, and one to spare.
+const connections = 4
+
 func run(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
 	cfg, err := config.LoadRelay(getenv)
 	if err != nil {
@@ -79,15 +81,19 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	options = append(options, kafkalogin.Compression(cfg.Compression))
 	producer := kafka.Producer{Brokers: cfg.Brokers, TopicPrefix: cfg.TopicPrefix, Topics: topics,
 		Source: "/oncepay", ExactlyOnce: exactlyOnce,
+		Partitions: cfg.TopicPartitions, Replication: cfg.TopicReplication, MinInsync: cfg.TopicMinInsync,
 		DrainOnPartitionChange: cfg.PartitionChange == "drain", Options: options}
 
 	// Check database and broker together, so that one start reports everything that is wrong.
 	var pool *pgxpool.Pool
 	err = program.StartAll(ctx, func(ctx context.Context) (err error) {
-		if pool, err = postgres.Open(ctx, cfg.DatabaseURL, "relay", 4, log); err != nil {
+		if pool, err = postgres.Open(ctx, cfg.DatabaseURL, "relay", connections, log); err != nil {
 			return err
 		}
-		return migrations.Check(ctx, pool)
+		if err := migrations.Check(ctx, pool); err != nil {
+			return err
+		}
+		return postgres.CheckLimits(ctx, pool, postgres.Need{Connections: connections}, log)
 	}, producer.Ping)
 	defer postgres.Close(pool)
 	if err != nil {
@@ -96,29 +102,45 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 
 	telemetry.WatchPool(reg, "relay", pool.Stat)
 
-	// Ready means that this process reaches both ends, leader or not.
-	admin, err := telemetry.ListenAdmin(cfg.AdminAddr, reg, func(ctx context.Context) error {
-		return errors.Join(pool.Ping(ctx), producer.Ping(ctx))
-	})
+	p := &probe{
+		pool: pool, broker: producer.Ping, holder: relay.NewHolder(),
+		stalls: &relay.Stalls{Relay: cfg.Name, Lease: cfg.Lease},
+	}
+	admin, err := telemetry.ListenAdmin(cfg.AdminAddr, reg, p.ready)
+	if err != nil {
+		return err
+	}
+	admin.Detail = p.detail
+	profiles, err := telemetry.ListenPprof(cfg.PprofAddr)
 	if err != nil {
 		return err
 	}
 
-	watch := observer{metrics}
-	u := &upkeep{pool: pool, cfg: cfg, metrics: metrics, log: log}
+	watch := observer{metrics, p, cfg.TopicPrefix}
+	u := &upkeep{
+		pool: pool, cfg: cfg, metrics: metrics, locks: telemetry.NewLocks(reg), log: log, probe: p,
+		oldAfter: snapshotOld,
+	}
+	c := &copies{
+		producer: producer, relay: cfg.Name, wanted: cfg.TopicMinInsync, metrics: metrics, log: log,
+		said: map[string]kafka.Copies{},
+	}
 	r := &relay.Relay{
 		DB: pool, Open: producer.Open, Name: cfg.Name, Lease: cfg.Lease, Batch: cfg.Batch, Log: log,
+		Holder: p.holder,
 		OnRead: metrics.Read, OnPublish: watch.published, OnLeader: metrics.Leader,
 		OnError: watch.failed,
 	}
 	log.InfoContext(ctx, "relay started", "relay", cfg.Name, "topics", cfg.TopicPrefix+"*",
-		"admin_addr", admin.Addr())
+		"admin_addr", admin.Addr(), "pprof_addr", profiles.Addr())
 	defer log.InfoContext(ctx, "relay stopped")
 
-	// The first of the three that fails stops the others.
+	// The first that fails stops the others.
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return r.Run(ctx) })
 	g.Go(func() error { return u.run(ctx) })
+	g.Go(func() error { return c.run(ctx) })
 	g.Go(func() error { return admin.Run(ctx) })
+	g.Go(func() error { return profiles.Run(ctx) })
 	return g.Wait()
 }

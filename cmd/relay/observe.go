@@ -8,20 +8,27 @@ import (
 	"github.com/oncepay/oncepay/internal/telemetry"
 )
 
-// observer turns the relay's callbacks into metrics.
-type observer struct{ metrics *telemetry.Relay }
+// observer turns the relay's callbacks into metrics and spans, and tells the probe.
+type observer struct {
+	metrics *telemetry.Relay
+	probe   *probe
+	prefix  string // of topics
+}
 
 func (o observer) published(events []relay.Message, took time.Duration) {
 	o.metrics.Published(len(events), took)
+	o.probe.failing(nil)
 
 	now := time.Now()
 	for i := range events {
-		o.metrics.Acknowledged(now.Sub(events[i].CreatedAt))
+		ctx := o.trace(&events[i], len(events), now.Add(-took), now)
+		o.metrics.Acknowledged(ctx, now.Sub(events[i].CreatedAt))
 	}
 }
 
 func (o observer) failed(err error) {
 	o.metrics.Error(kind(err))
+	o.probe.failing(err)
 
 	// Problems of a topic are also reported by topic.
 	if topic := new(relay.TopicError); errors.As(err, &topic) {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -24,8 +25,14 @@ type upkeep struct {
 	pool    *pgxpool.Pool
 	cfg     config.Relay
 	metrics *telemetry.Relay
+	locks   *telemetry.Locks
 	log     *slog.Logger
-	writers relay.Writers
+	probe   *probe
+
+	writers   relay.Writers
+	snapshots relay.Snapshots
+	oldAfter  time.Duration   // when a snapshot is old enough for the log to name who holds it
+	old       map[string]bool // holders that it has named
 }
 
 const (
@@ -55,6 +62,9 @@ func (u *upkeep) run(ctx context.Context) error {
 			u.measurePartitions(ctx)
 		case <-measure.C:
 			u.measureBacklog(ctx)
+			u.measureStall(ctx)
+			u.measureSnapshots(ctx)
+			measureLocks(ctx, u.pool, u.locks)
 			u.metrics.ForgetTopics(time.Now())
 		}
 	}
@@ -109,6 +119,7 @@ func (u *upkeep) measurePartitions(ctx context.Context) {
 	}
 
 	if err != nil && ctx.Err() == nil {
+		u.metrics.NoDaysAhead()
 		u.log.WarnContext(ctx, "partitions not measured", "error", err)
 	}
 }
@@ -119,15 +130,62 @@ func (u *upkeep) measureBacklog(ctx context.Context) {
 	defer cancel()
 
 	// A value that could not be measured is withdrawn, not left at its last reading.
-	if b, err := relay.MeasureBacklog(ctx, u.pool, u.cfg.Name); err != nil {
+	b, err := relay.MeasureBacklog(ctx, u.pool, u.cfg.Name)
+	if err != nil {
 		u.metrics.NoBacklog()
 	} else {
 		u.metrics.Backlog(b.Events, b.OldestAge, b.DeadLetters, b.ParkedAggregates)
 	}
 
-	if oldest, err := u.writers.Oldest(ctx, u.pool); err != nil {
+	oldest, err := u.writers.Oldest(ctx, u.pool)
+	if err != nil {
 		u.metrics.NoWriter()
 	} else {
 		u.metrics.OldestWriter(oldest)
 	}
+	u.probe.waiting(b.ParkedAggregates, oldest)
+}
+
+// measureStall is apart from the probe, which may never be asked.
+func (u *upkeep) measureStall(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, measureTimeout)
+	defer cancel()
+
+	if stall, err := u.probe.look(ctx); err != nil {
+		u.metrics.NoStalled()
+	} else {
+		u.metrics.Stalled(stall != nil)
+	}
+}
+
+// snapshotOld leaves a backup or a report its time.
+const snapshotOld = time.Minute
+
+func (u *upkeep) measureSnapshots(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, measureTimeout)
+	defer cancel()
+
+	oldest, err := u.snapshots.Oldest(ctx, u.pool)
+	if err != nil {
+		u.metrics.NoSnapshot()
+		return
+	}
+
+	old := map[string]bool{}
+	for _, kind := range []string{"session", "slot", "standby"} {
+		s := oldest[kind] // zero: there is none
+		u.metrics.OldestSnapshot(kind, s.Seen, s.Transactions)
+		if s.Seen < u.oldAfter {
+			continue
+		}
+
+		holder := fmt.Sprint(kind, s.Name, s.PID)
+		old[holder] = true
+		if !u.old[holder] {
+			u.log.WarnContext(ctx, "an old snapshot is held: vacuum cleans up nothing newer, and "+
+				"accounts that change often become slow", "kind", kind, "name", s.Name, "pid", s.PID,
+				"seen_for", s.Seen.Round(time.Second), "transactions_since", s.Transactions)
+		}
+	}
+	u.old = old
 }

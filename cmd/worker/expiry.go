@@ -7,7 +7,10 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/oncepay/oncepay/internal/config"
+	"github.com/oncepay/oncepay/internal/payments"
 	"github.com/oncepay/oncepay/internal/telemetry"
 )
 
@@ -16,8 +19,20 @@ type expiry struct {
 	expire   func(ctx context.Context, limit int) (int, error)
 	interval time.Duration
 	locked   *locked
+	moves    func() // called when authorizations were released
 	metrics  *telemetry.Worker
 	log      *slog.Logger
+}
+
+func newExpiry(
+	cfg config.Worker, db *pgxpool.Pool, moves func(), metrics *telemetry.Worker, log *slog.Logger,
+) *expiry {
+	locked := &locked{log: log}
+	processor := &payments.Processor{DB: db, OnHeld: locked.found}
+	return &expiry{
+		expire: processor.ExpireBatch, interval: cfg.ExpiryInterval,
+		locked: locked, moves: moves, metrics: metrics, log: log,
+	}
 }
 
 const (
@@ -41,6 +56,7 @@ func (e *expiry) run(ctx context.Context) error {
 
 		if n > 0 {
 			e.metrics.Expired(n, took)
+			e.moves()
 		}
 		if err != nil { // perhaps of one payment only
 			failures++

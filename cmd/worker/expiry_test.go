@@ -12,9 +12,9 @@ import (
 	"github.com/oncepay/oncepay/internal/telemetry"
 )
 
-func newExpiry(expire func(context.Context, int) (int, error)) *expiry {
+func expiryOf(expire func(context.Context, int) (int, error)) *expiry {
 	log := slog.New(slog.DiscardHandler)
-	return &expiry{expire: expire, interval: time.Second, locked: &locked{log: log}, metrics: telemetry.NewWorker(prometheus.NewRegistry()), log: log}
+	return &expiry{expire: expire, interval: time.Second, locked: &locked{log: log}, moves: func() {}, metrics: telemetry.NewWorker(prometheus.NewRegistry()), log: log}
 }
 
 // TestWorkerSharesTheDatabase: after a full batch it rests as long as that took, and for the interval when nothing is left.
@@ -24,7 +24,7 @@ func TestWorkerSharesTheDatabase(t *testing.T) {
 		began := time.Now()
 		ctx, stop := context.WithCancel(t.Context())
 		var at []time.Duration // when each batch began
-		e := newExpiry(func(_ context.Context, limit int) (int, error) {
+		e := expiryOf(func(_ context.Context, limit int) (int, error) {
 			at = append(at, time.Since(began))
 			if len(at) == 5 {
 				stop()
@@ -35,8 +35,13 @@ func TestWorkerSharesTheDatabase(t *testing.T) {
 			}
 			return limit, nil
 		})
+		moved := 0
+		e.moves = func() { moved++ }
 		if err := e.run(ctx); err != nil {
 			t.Fatal(err)
+		}
+		if moved != 5 {
+			t.Errorf("5 batches released holds, %d were told", moved)
 		}
 		for i, want := range []time.Duration{0, 60, 120, 1150, 1210} {
 			if at[i] != want*time.Millisecond {
@@ -52,7 +57,7 @@ func TestStopFinishesTheBatch(t *testing.T) {
 		ctx, stop := context.WithCancel(t.Context())
 		batches := 0
 		var cut error
-		e := newExpiry(func(ctx context.Context, limit int) (int, error) {
+		e := expiryOf(func(ctx context.Context, limit int) (int, error) {
 			batches++
 			stop()
 			synctest.Wait()

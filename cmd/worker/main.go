@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/oncepay/oncepay/internal/config"
-	"github.com/oncepay/oncepay/internal/payments"
 	"github.com/oncepay/oncepay/internal/postgres"
 	"github.com/oncepay/oncepay/internal/program"
 	"github.com/oncepay/oncepay/internal/telemetry"
@@ -41,8 +40,8 @@ var worker = program.Program{
 }
 
 // connections: of expiry, the claims and two committers of psp, two for the sender of webhooks, one
-// each for its consumer and its upkeep, the two that measure, and the probe.
-const connections = 12
+// each for its consumer and its upkeep, the four that measure, and the probe.
+const connections = 14
 
 func run(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
 	cfg, err := config.LoadWorker(getenv)
@@ -62,17 +61,75 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	defer stopTelemetry()
 	metrics := telemetry.NewWorker(reg)
 
-	// What the parts need from outside is checked together, so that one start reports all that is wrong.
+	// The sender of webhooks is made first: what it needs from outside is checked with the database.
 	var sending *hooks
-	ping := func(context.Context) error { return nil }
 	if cfg.Does("webhooks") {
-		if sending, err = newHooks(cfg, reg, log); err != nil {
+		if sending, err = newHooks(cfg, reg, newStall("webhooks", webhooksStall, metrics), log); err != nil {
 			return err
 		}
+	}
+	pool, err := open(ctx, cfg, sending, log)
+	defer postgres.Close(pool)
+	if err != nil {
+		return err
+	}
+	telemetry.WatchPool(reg, "worker", pool.Stat)
+
+	checks := []check{pool.Ping}
+	admin, err := telemetry.ListenAdmin(cfg.AdminAddr, reg, func(ctx context.Context) error {
+		return ready(ctx, checks)
+	})
+	if err != nil {
+		return err
+	}
+	profiles, err := telemetry.ListenPprof(cfg.PprofAddr)
+	if err != nil {
+		return err
+	}
+
+	o := &overdue{db: pool, metrics: metrics}
+	b := &books{db: pool, metrics: metrics, log: log}
+	parts := []func(context.Context) error{
+		admin.Run, profiles.Run, o.run, b.runSum, b.runWalk,
+	}
+	if cfg.Does("expiry") {
+		o.stall = newStall("expiry", 5*max(cfg.ExpiryInterval, batchTimeout), metrics)
+		checks = append(checks, o.stall.err)
+		parts = append(parts, newExpiry(cfg, pool, o.stall.moves, metrics, log).run)
+	}
+	if cfg.Does("psp") {
+		c := newCards(cfg, pool, reg, newStall("psp", pspStall, metrics), log)
+		admin.Detail = c.detail
+		checks = append(checks, c.stall.err)
+		parts = append(parts, c.run)
+	}
+	if sending != nil {
+		checks = append(checks, sending.consumer.Ready, sending.stall.err)
+		parts = append(parts, func(ctx context.Context) error { return sending.run(ctx, pool) })
+	}
+
+	log.InfoContext(ctx, "worker started", "parts", cfg.Parts,
+		"admin_addr", admin.Addr(), "pprof_addr", profiles.Addr())
+	defer log.InfoContext(ctx, "worker stopped")
+
+	// The first part that fails stops the others.
+	g, ctx := errgroup.WithContext(ctx)
+	for _, part := range parts {
+		g.Go(func() error { return part(ctx) })
+	}
+	return g.Wait()
+}
+
+// open checks what the parts need from outside together, so that one start reports all that is wrong.
+// The pool may be there beside an error.
+func open(
+	ctx context.Context, cfg config.Worker, sending *hooks, log *slog.Logger,
+) (pool *pgxpool.Pool, err error) {
+	ping := func(context.Context) error { return nil }
+	if sending != nil {
 		ping = sending.kafka.Ping
 	}
 
-	var pool *pgxpool.Pool
 	err = program.StartAll(ctx, func(ctx context.Context) (err error) {
 		if pool, err = postgres.Open(ctx, cfg.DatabaseURL, "worker", connections, log); err != nil {
 			return err
@@ -80,52 +137,11 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 		if err := migrations.Check(ctx, pool); err != nil {
 			return err
 		}
-		return checkRole(ctx, pool, cfg, log)
-	}, ping)
-	defer postgres.Close(pool)
-	if err != nil {
-		return err
-	}
-
-	telemetry.WatchPool(reg, "worker", pool.Stat)
-
-	admin, err := telemetry.ListenAdmin(cfg.AdminAddr, reg, func(ctx context.Context) error {
-		if err := pool.Ping(ctx); err != nil || sending == nil {
+		need := postgres.Need{Connections: connections}
+		if err := postgres.CheckLimits(ctx, pool, need, log); err != nil {
 			return err
 		}
-		return sending.consumer.Ready(ctx)
-	})
-	if err != nil {
-		return err
-	}
-
-	locked := &locked{log: log}
-	processor := &payments.Processor{DB: pool, OnHeld: locked.found}
-	e := &expiry{
-		expire: processor.ExpireBatch, interval: cfg.ExpiryInterval,
-		locked: locked, metrics: metrics, log: log,
-	}
-	o := &overdue{db: pool, metrics: metrics}
-	log.InfoContext(ctx, "worker started", "parts", cfg.Parts, "admin_addr", admin.Addr())
-	defer log.InfoContext(ctx, "worker stopped")
-
-	// The first part that fails stops the others.
-	g, ctx := errgroup.WithContext(ctx)
-	if cfg.Does("expiry") {
-		g.Go(func() error { return e.run(ctx) })
-	}
-	if sending != nil {
-		g.Go(func() error { return sending.run(ctx, pool) })
-	}
-	g.Go(func() error { return o.run(ctx) })
-	if cfg.Does("psp") {
-		pspMetrics := telemetry.NewPSP(reg)
-		p := newPSP(pool, cfg, pspMetrics, log)
-		u := &unsettled{db: pool, metrics: pspMetrics}
-		admin.Detail = func() string { return "psp breaker: " + p.Provider.State() }
-		g.Go(func() error { return p.Run(ctx) })
-		g.Go(func() error { return u.run(ctx) })
-	}
-	g.Go(func() error { return admin.Run(ctx) })
-	return g.Wait()
+		return checkRole(ctx, pool, cfg, log)
+	}, ping)
+	return pool, err
 }

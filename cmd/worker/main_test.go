@@ -115,11 +115,10 @@ type shop struct {
 func newShop(t *testing.T, db *testenv.DB) *shop {
 	t.Helper()
 	s := &shop{pool: db.Pool(t, ""), tenant: uuid.New()}
+	system := s.execute(t, payments.CreateAccount{Kind: payments.System, Currency: "USD"})[0].Account.ID
 	for i := range s.accounts {
 		s.accounts[i] = s.execute(t, payments.CreateAccount{Kind: payments.Customer, Currency: "USD"})[0].Account.ID
-	}
-	if _, err := s.pool.Exec(t.Context(), `UPDATE accounts SET balance_minor = 1000000`); err != nil {
-		t.Fatal(err)
+		s.execute(t, payments.CreatePayment{AmountMinor: 1_000_000, Currency: "USD", SourceAccount: system, DestinationAccount: s.accounts[i], MayFund: true})
 	}
 	return s
 }

@@ -15,6 +15,7 @@ import (
 type overdue struct {
 	db      *pgxpool.Pool
 	metrics *telemetry.Worker
+	stall   *stall // nil: this worker releases nothing
 }
 
 const (
@@ -48,7 +49,19 @@ func (o *overdue) measure(ctx context.Context) {
 	age, err := payments.OldestOverdue(ctx, o.db)
 	if err != nil {
 		o.metrics.NoOverdue()
+	} else {
+		o.metrics.Overdue(age)
+	}
+
+	if o.stall == nil {
 		return
 	}
-	o.metrics.Overdue(age)
+	n, first, err := payments.CountOverdue(ctx, o.db)
+	if err != nil {
+		o.stall.unknown()
+		return
+	}
+	o.stall.look(work{waits: n > 0, count: n, first: first,
+		why: "the first authorization was over at " + first.UTC().Format(time.RFC3339) +
+			"; the log names errors and locked accounts"})
 }

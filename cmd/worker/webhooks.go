@@ -20,7 +20,7 @@ import (
 )
 
 // webhooksConsumer is the name under which the inbox remembers what became deliveries. Under another
-// name every event is sent again.
+// name every event is looked at again, and those whose deliveries were deleted are sent again.
 const webhooksConsumer = "webhooks"
 
 // hooks sends events to the endpoints of tenants: a consumer makes deliveries of them, a sender sends
@@ -31,10 +31,16 @@ type hooks struct {
 	consumer *inbox.Consumer
 	sender   *webhooks.Sender
 	metrics  *telemetry.Webhooks
+	stall    *stall
 	log      *slog.Logger
 }
 
-func newHooks(cfg config.Worker, reg prometheus.Registerer, log *slog.Logger) (*hooks, error) {
+// webhooksStall is five leases of a claim.
+const webhooksStall = 150 * time.Second
+
+func newHooks(
+	cfg config.Worker, reg prometheus.Registerer, stall *stall, log *slog.Logger,
+) (*hooks, error) {
 	options, err := kafkalogin.Options(cfg.Kafka)
 	if err != nil {
 		return nil, err
@@ -50,17 +56,27 @@ func newHooks(cfg config.Worker, reg prometheus.Registerer, log *slog.Logger) (*
 		consumer: &inbox.Consumer{
 			Kafka: kafka, Name: webhooksConsumer, Handle: handleEvents, Log: log, Retention: cfg.InboxRetention,
 			OnEvent: consumed.Event, OnLag: consumed.Lag, OnLetters: consumed.Letters,
-			OnGap: consumed.Gap, OnHorizon: consumed.Horizon,
+			OnGap: consumed.Gap, OnHorizon: consumed.Horizon, OnStall: consumed.Stalled,
+			Trace: processing(cfg.WebhooksGroup),
 		},
 		sender: &webhooks.Sender{
 			Allow: config.Prefixes(cfg.WebhooksAllow), Log: log,
 			PerEndpoint: cfg.WebhooksPerEndpoint, Total: cfg.WebhooksConcurrency,
-			OnCall: metrics.Called,
+			OnCall: func(ctx context.Context, c webhooks.Call) (context.Context, func(string, int)) {
+				began := time.Now()
+				ctx, end := startWebhook(ctx, c)
+				return ctx, func(outcome string, status int) {
+					metrics.Called(ctx, outcome, time.Since(began))
+					end(outcome, status)
+				}
+			},
 			OnEnded: func(state webhooks.DeliveryState, n int) {
 				metrics.Recorded(string(state), n)
+				stall.moves()
 			},
 		},
 		metrics: metrics,
+		stall:   stall,
 		log:     log,
 	}, nil
 }
@@ -92,6 +108,9 @@ func handleEvents(ctx context.Context, tx pgx.Tx, events []inbox.Event) error {
 		all = append(all, webhooks.Event{
 			ID: e.ID, Tenant: tenant, Type: e.Type, Source: e.Source, Subject: e.Subject,
 			Time: e.Time, Sequence: e.Sequence, Payload: e.Payload,
+			// As we write it ourselves, and empty if it is malformed.
+			Traceparent: telemetry.Headers(
+				telemetry.Continue(ctx, e.Headers["traceparent"]))["traceparent"],
 		})
 	}
 	if len(all) == 0 {
@@ -138,9 +157,17 @@ func (h *hooks) measure(ctx context.Context) {
 	oldest, disabled, err := webhooks.Backlog(ctx, h.db)
 	if err != nil {
 		h.metrics.NoBacklog()
+	} else {
+		h.metrics.Backlog(oldest, disabled)
+	}
+
+	// The consumer of events has its own answer.
+	first, tried, err := webhooks.Due(ctx, h.db)
+	if err != nil {
+		h.stall.unknown()
 		return
 	}
-	h.metrics.Backlog(oldest, disabled)
+	h.stall.look(work{waits: !first.IsZero(), first: first, ended: tried})
 }
 
 // repeat calls step, which works in batches, until one is not full or ctx ends. Not until nothing is left:

@@ -16,6 +16,7 @@
 package config
 
 import (
+	"errors"
 	"log/slog"
 	"net/netip"
 	"slices"
@@ -31,7 +32,7 @@ type API struct {
 	RowSecurity     string `env:"ROW_LEVEL_SECURITY" default:"required" oneof:"required off" help:"required: the API does not start when the login of DATABASE_READ_URL sees the rows of every tenant; off: it warns"`
 
 	HTTPAddr         string        `env:"HTTP_ADDR" default:":8080" check:"listen" help:"where clients connect"`
-	AdminAddr        string        `env:"ADMIN_ADDR" default:"127.0.0.1:9090" check:"listen" help:"where metrics and pprof are served; keep it private"`
+	AdminAddr        string        `env:"ADMIN_ADDR" default:"127.0.0.1:9090" check:"listen" help:"where metrics are served; keep it private"`
 	Committers       int           `env:"COMMITTERS" default:"2" min:"1" max:"64" help:"transactions at the same time: about as many as Postgres has processors"`
 	BatchMax         int           `env:"BATCH_MAX" default:"100" min:"1" max:"1000" help:"most requests in one transaction; 1 = no group commit, which needs more COMMITTERS"`
 	TenantMax        int           `env:"TENANT_MAX" default:"300" min:"1" max:"100000" help:"how many requests of one tenant each instance works on at the same time; more are answered 429, replays aside"`
@@ -44,6 +45,7 @@ type API struct {
 
 	// 72h, so that a Friday-night failure survives the weekend.
 	IdempotencyRetention time.Duration `env:"IDEMPOTENCY_RETENTION" default:"72h" min:"24h" max:"720h" help:"how long an answer is promised to be kept under its idempotency key; kept is the longest that any instance has promised"`
+	Pprof
 	Log
 }
 
@@ -58,10 +60,31 @@ type Relay struct {
 	Batch           int           `env:"RELAY_BATCH" default:"2500" min:"1" max:"10000" help:"most events read at once, with exactly-once four times as many; a crash repeats two batches at most"`
 	Compression     string        `env:"RELAY_COMPRESSION" default:"snappy" oneof:"none gzip snappy lz4 zstd" help:"of the records on Kafka; every consumer's client must know the codec"`
 	PartitionChange string        `env:"RELAY_PARTITION_CHANGE" default:"refuse" oneof:"refuse drain" help:"what to do when a topic's number of partitions changed. refuse: send nothing more; drain: go on once everything sent is acknowledged"`
+
+	// What exists is left alone: see "Copies in Kafka" in docs/operating.md.
+	TopicPartitions  int `env:"TOPIC_PARTITIONS" default:"12" min:"1" max:"10000" help:"partitions of each topic that the relay makes"`
+	TopicReplication int `env:"TOPIC_REPLICATION" default:"" example:"3" min:"1" max:"100" help:"replicas of each topic that the relay makes; unset: the broker's default"`
+	TopicMinInsync   int `env:"TOPIC_MIN_INSYNC" default:"" example:"2" min:"1" max:"100" help:"min.insync.replicas of each topic that the relay makes, and how many copies of every acknowledged event are wanted: a topic that promises fewer is an alarm; unset: the broker's default, and 2 are wanted"`
+
 	OutboxRetention time.Duration `env:"OUTBOX_RETENTION" default:"168h" min:"1h" help:"how long events stay in the outbox after they were sent"`
 
-	AdminAddr string `env:"ADMIN_ADDR" default:"127.0.0.1:9091" check:"listen" help:"where metrics, pprof, /livez and /readyz are served; keep it private"`
+	AdminAddr string `env:"ADMIN_ADDR" default:"127.0.0.1:9091" check:"listen" help:"where metrics, /livez and /readyz are served; keep it private"`
+	Pprof
 	Log
+}
+
+// together returns what is wrong with variables that are right each for itself.
+func (r Relay) together() []error {
+	problems := r.Kafka.together()
+
+	// Kafka makes such a topic, and then takes no record for it. Its default replication is unknown
+	// here.
+	if r.TopicMinInsync > 1 && r.TopicReplication < r.TopicMinInsync {
+		problems = append(problems, errors.New("TOPIC_MIN_INSYNC needs TOPIC_REPLICATION of at least "+
+			"as many: a topic with fewer replicas takes no event"))
+	}
+
+	return problems
 }
 
 // Consumer configures cmd/consumer.
@@ -71,7 +94,8 @@ type Consumer struct {
 	Group          string        `env:"CONSUMER_GROUP" default:"statements" help:"Kafka consumer group; its instances share the partitions"`
 	InboxRetention time.Duration `env:"INBOX_RETENTION" default:"720h" min:"24h" help:"how long events are remembered, so that none takes effect twice; must exceed retention.ms plus segment.ms of the topics by a day, or the inbox is not trimmed"`
 
-	AdminAddr string `env:"ADMIN_ADDR" default:"127.0.0.1:9092" check:"listen" help:"where metrics, pprof, /livez and /readyz are served; keep it private"`
+	AdminAddr string `env:"ADMIN_ADDR" default:"127.0.0.1:9092" check:"listen" help:"where metrics, /livez and /readyz are served; keep it private"`
+	Pprof
 	Log
 }
 
@@ -95,7 +119,8 @@ type Worker struct {
 	WebhooksPerEndpoint int           `env:"WEBHOOKS_PER_ENDPOINT" default:"32" min:"1" max:"1000" help:"most webhooks on their way to one endpoint from one worker"`
 	WebhooksConcurrency int           `env:"WEBHOOKS_CONCURRENCY" default:"1000" min:"1" max:"10000" help:"most webhooks on their way from one worker"`
 
-	AdminAddr string `env:"ADMIN_ADDR" default:"127.0.0.1:9093" check:"listen" help:"where metrics, pprof, /livez and /readyz are served; keep it private"`
+	AdminAddr string `env:"ADMIN_ADDR" default:"127.0.0.1:9093" check:"listen" help:"where metrics, /livez and /readyz are served; keep it private"`
+	Pprof
 	Log
 }
 
@@ -159,6 +184,12 @@ type Kafka struct {
 	Username     string   `env:"KAFKA_USERNAME" default:"" example:"relay" help:"Kafka user"`
 	PasswordFile string   `env:"KAFKA_PASSWORD_FILE" default:"" check:"secret" example:"/run/secrets/kafka" help:"file with the Kafka user's password; read for each new connection"`
 	TopicPrefix  string   `env:"TOPIC_PREFIX" default:"oncepay." check:"topic" help:"prefix of every topic's name"`
+}
+
+// Pprof configures profiling. It has a listener of its own, since whoever may scrape metrics should
+// not be able to profile: a profile costs processor time, and a heap dump or trace shows too much.
+type Pprof struct {
+	PprofAddr string `env:"PPROF_ADDR" default:"" check:"listen" example:"127.0.0.1:6060" help:"where /debug/pprof/ is served, which profiles the process for whoever asks; unset: nowhere"`
 }
 
 // Log configures the log, which goes to standard error.

@@ -44,7 +44,7 @@ func TestDefaults(t *testing.T) {
 	}
 	wantRelay := config.Relay{
 		DatabaseURL: url, Kafka: config.Kafka{Brokers: []string{"a:9092", "b:9092"}, TopicPrefix: "oncepay.", TLS: "off"},
-		Name: "main", Delivery: "at-least-once", Compression: "snappy", PartitionChange: "refuse", Lease: 3 * time.Second, Batch: 2500, OutboxRetention: 7 * 24 * time.Hour,
+		Name: "main", Delivery: "at-least-once", Compression: "snappy", PartitionChange: "refuse", TopicPartitions: 12, Lease: 3 * time.Second, Batch: 2500, OutboxRetention: 7 * 24 * time.Hour,
 		AdminAddr: "127.0.0.1:9091", Log: config.Log{LogLevel: slog.LevelInfo, LogFormat: "json"},
 	}
 	if diff := cmp.Diff(wantRelay, relay); diff != "" {
@@ -86,14 +86,14 @@ func TestSetVariableWins(t *testing.T) {
 	t.Parallel()
 	got, err := config.LoadAPI(env(
 		"DATABASE_URL", url, "DATABASE_READ_URL", "postgres://a,b/x?target_session_attrs=any", "DATABASE_POOL", "1", "ROW_LEVEL_SECURITY", "off", "HTTP_ADDR", "127.0.0.1:0",
-		"ADMIN_ADDR", ":0", "RATE_LIMIT", "50", "SHUTDOWN_DELAY", "5s", "IDEMPOTENCY_RETENTION", "720h", "LOG_LEVEL", "DEBUG", "LOG_FORMAT", "text",
+		"ADMIN_ADDR", ":0", "PPROF_ADDR", ":1", "RATE_LIMIT", "50", "SHUTDOWN_DELAY", "5s", "IDEMPOTENCY_RETENTION", "720h", "LOG_LEVEL", "DEBUG", "LOG_FORMAT", "text",
 		"COMMITTERS", "64", "BATCH_MAX", "1", "TENANT_MAX", "1", "AUTHORIZATION_MIN", "5s",
 	))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := config.API{
-		DatabaseURL: url, DatabaseReadURL: "postgres://a,b/x?target_session_attrs=any", DatabasePool: 1, RowSecurity: "off", HTTPAddr: "127.0.0.1:0", AdminAddr: ":0",
+		DatabaseURL: url, DatabaseReadURL: "postgres://a,b/x?target_session_attrs=any", DatabasePool: 1, RowSecurity: "off", HTTPAddr: "127.0.0.1:0", AdminAddr: ":0", Pprof: config.Pprof{PprofAddr: ":1"},
 		Committers: 64, BatchMax: 1, TenantMax: 1, AuthorizationMin: 5 * time.Second,
 		RateLimit: 50, ShutdownDelay: 5 * time.Second,
 		IdempotencyRetention: 720 * time.Hour, Log: config.Log{LogLevel: slog.LevelDebug, LogFormat: "text"},
@@ -159,7 +159,8 @@ func TestErrorsRepeatNoValue(t *testing.T) {
 		"hunter2",
 	} {
 		for _, name := range []string{"DATABASE_URL", "KAFKA_BROKERS", "ADMIN_ADDR", "TOPIC_PREFIX", "LOG_LEVEL", "LOG_FORMAT", "RELAY_LEASE", "RELAY_BATCH",
-			"KAFKA_TLS", "KAFKA_CA_FILE", "KAFKA_SASL_MECHANISM", "KAFKA_USERNAME", "KAFKA_PASSWORD_FILE", "RELAY_COMPRESSION", "RELAY_PARTITION_CHANGE"} {
+			"KAFKA_TLS", "KAFKA_CA_FILE", "KAFKA_SASL_MECHANISM", "KAFKA_USERNAME", "KAFKA_PASSWORD_FILE", "RELAY_COMPRESSION", "RELAY_PARTITION_CHANGE",
+			"TOPIC_PARTITIONS", "TOPIC_REPLICATION", "TOPIC_MIN_INSYNC"} {
 			_, err := config.LoadRelay(env("DATABASE_URL", url, "KAFKA_BROKERS", "kafka:9092", name, value))
 			if name == "TOPIC_PREFIX" && value == "hunter2" {
 				continue // a right value

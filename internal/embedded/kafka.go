@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -15,6 +16,7 @@ import (
 // memory. Topics are created on request only, never by using their names.
 type Kafka struct {
 	cluster *kfake.Cluster
+	brokers []string // kfake does not answer once it has stopped
 	down    atomic.Bool
 }
 
@@ -26,11 +28,11 @@ func StartKafka() (*Kafka, error) {
 		return nil, fmt.Errorf("start kafka: %w", err)
 	}
 
-	return &Kafka{cluster: cluster}, nil
+	return &Kafka{cluster: cluster, brokers: cluster.ListenAddrs()}, nil
 }
 
 // Brokers returns the addresses that clients start from.
-func (k *Kafka) Brokers() []string { return k.cluster.ListenAddrs() }
+func (k *Kafka) Brokers() []string { return k.brokers }
 
 // Origin describes the broker, with its version.
 func (k *Kafka) Origin() string {
@@ -90,6 +92,20 @@ func (k *Kafka) SetDown(down bool) {
 		return nil, errDropped, true
 	})
 }
+
+// Freeze makes the broker answer nothing until thaw is called: connections stay open, and requests wait.
+func (k *Kafka) Freeze() (thaw func()) {
+	thawed := make(chan struct{})
+	k.cluster.Control(func(kmsg.Request) (kmsg.Response, error, bool) {
+		<-thawed
+		k.cluster.DropControl()
+		return nil, nil, false
+	})
+	return sync.OnceFunc(func() { close(thawed) })
+}
+
+// Down reports whether SetDown took the broker away.
+func (k *Kafka) Down() bool { return k.down.Load() }
 
 var errDropped = errors.New("dropped")
 

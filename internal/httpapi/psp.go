@@ -112,7 +112,7 @@ func (p *psp) take(c *call, body []byte) (outcome string, err error) {
 	if json.Unmarshal(body, &e) != nil {
 		return "malformed", errMalformedEvent
 	}
-	state, code := resultOf(e.Type)
+	kind, state, code := resultOf(e.Type)
 	if state == "" {
 		return "ignored", nil
 	}
@@ -132,7 +132,7 @@ func (p *psp) take(c *call, body []byte) (outcome string, err error) {
 	}
 
 	recorded, err := p.record(c.Context(), payments.Result{
-		OperationID: operation, State: state, Code: code, Reference: o.ID,
+		OperationID: operation, Kind: kind, State: state, Code: code, Reference: o.ID,
 		AmountMinor: o.Amount, Currency: strings.ToUpper(o.Currency),
 	})
 	if err != nil {
@@ -146,14 +146,18 @@ var errMalformedEvent = refuse("webhook-malformed", "The body must be an event i
 
 // resultOf returns the result that an event of this type is about. It is empty if there is none, as in
 // charge.created, after which another event comes.
-func resultOf(eventType string) (payments.OperationState, payments.Code) {
+func resultOf(
+	eventType string,
+) (kind payments.OperationKind, state payments.OperationState, code payments.Code) {
 	switch eventType {
-	case "charge.succeeded", "refund.succeeded":
-		return payments.Succeeded, ""
+	case "charge.succeeded":
+		return payments.Charge, payments.Succeeded, ""
+	case "refund.succeeded":
+		return payments.RefundCharge, payments.Succeeded, ""
 	case "charge.declined":
-		return payments.OperationDeclined, payments.CardDeclined
+		return payments.Charge, payments.OperationDeclined, payments.CardDeclined
 	}
-	return "", ""
+	return "", "", ""
 }
 
 // outcome turns what was recorded into what the webhook became.
@@ -166,6 +170,10 @@ func (p *psp) outcome(
 	case payments.Repeated:
 		return "repeated", nil
 	case payments.NoOperation:
+		// Another program may use the PSP's account. After a restore it is a charge that was lost here.
+		p.log.WarnContext(c.Context(), "the PSP's webhook names an operation that is not there",
+			"event_type", eventType, "operation_id", o.Metadata.OperationID, "reference", o.ID,
+			"request_id", c.id)
 		return "unknown", nil
 	case payments.Locked:
 		return "failed", refuse("unavailable",

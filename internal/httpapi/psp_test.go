@@ -172,6 +172,7 @@ func TestWebhookThatContradictsIsLogged(t *testing.T) {
 		event("charge.succeeded", operation, 99), event("charge.succeeded", operation, -100),
 		strings.Replace(event("charge.succeeded", operation, 100), `"usd"`, `"eur"`, 1),
 		strings.Replace(event("charge.succeeded", operation, 100), `"currency":"usd",`, ``, 1),
+		event("refund.succeeded", operation, 100), // another kind
 	} {
 		a.became(t, a.deliver(t, body, nil), 204, "conflict")
 		logged("conflict", operation)
@@ -197,8 +198,14 @@ func TestWebhookThatContradictsIsLogged(t *testing.T) {
 	a.became(t, a.deliver(t, event("charge.succeeded", operation, 100), nil), 204, "unbookable")
 	logged("unbookable", operation)
 
-	// What is not ours is no contradiction.
+	// An operation of nobody's may be one that a restore lost.
 	a.became(t, a.deliver(t, event("charge.succeeded", uuid.New(), 100), nil), 204, "unknown")
+	if text := log.String(); !strings.Contains(text, "level=WARN") || !strings.Contains(text, "reference=ch_1") {
+		t.Errorf("it is not logged: %s", text)
+	}
+	log.Reset()
+
+	// What is not ours is no contradiction.
 	a.became(t, a.deliver(t, strings.Replace(event("charge.succeeded", operation, 100), operation.String(), "theirs", 1), nil), 204, "unknown")
 	a.became(t, a.deliver(t, `{"type":"charge.succeeded","data":{"object":{"amount":1,"metadata":null}}}`, nil), 204, "unknown")
 	a.became(t, a.deliver(t, `{"type":"payout.paid","data":{"object":{"amount":"1.00"}}}`, nil), 204, "ignored")

@@ -85,6 +85,11 @@ type Consumer struct {
 	// dropped, and OnHorizon and the log say so.
 	Retention time.Duration
 
+	// StallAfter is for how long records may wait on a partition while the broker sees none of them
+	// done, before Ready and OnStall say so; default 50 s. That is five sessions (10 s), and longer
+	// than the tries of an event that fails.
+	StallAfter time.Duration
+
 	// Callbacks for metrics; each may be nil. took is the time of the event's transaction. OnLag
 	// counts events of the assigned partitions, OnLetters dead letters that wait for a decision.
 	OnEvent   func(outcome string, took time.Duration) // each event
@@ -92,18 +97,28 @@ type Consumer struct {
 	OnLetters func(undecided, aggregates int64)        // every second: dead letters, aggregates
 	OnGap     func(kind string)                        // each event out of sequence
 	OnHorizon func(err error)                          // every 10 min; why no day is dropped, or nil
+	OnStall   func(err error)                          // every 2 s: partitions that do not move, or nil
 
 	// Trace starts a span for an event from its headers and returns a function that ends it. The
 	// handler gets the context when the event is alone in its transaction. May be nil.
 	Trace func(context.Context, Event) (context.Context, func(error))
 
-	broker atomic.Pointer[error] // what the broker answered last: nil before it was asked
+	broker atomic.Pointer[answer] // nil before it was asked
+	stalls stalls
+}
+
+// answer is what the broker answered last.
+type answer struct {
+	err error
+	at  time.Time
 }
 
 const (
 	attemptTimeout = 15 * time.Second       // for what the session's own limits did not end
 	passLimit      = 10 * time.Second       // how long a rebalance and other partitions wait
 	watchEvery     = 2 * time.Second        // lag, and whether the broker answers
+	watchTimeout   = 4 * time.Second        // of one question
+	watchMost      = 20 * time.Second       // older answers say nothing any more
 	firstBackoff   = 100 * time.Millisecond // doubled each time
 	outageBackoff  = 5 * time.Second        // the longest a database that is back waits for us
 	failureBackoff = 30 * time.Second       // the longest wait of a partition that cannot park
@@ -155,12 +170,23 @@ func (c *Consumer) Run(ctx context.Context) error {
 	return nil
 }
 
-// Ready returns why nothing can be consumed at present as far as the broker is concerned, or nil.
+// Ready returns why nothing is consumed at present, as far as the broker can tell, or nil: it is away,
+// a topic is missing, or records wait on a partition of ours and none of them is done.
+//
+// It is for readiness and alarms, not for a supervisor that restarts: neither a broker nor a database
+// comes back by that, and a partition that stopped at MaxDeadLetters needs a person or a new handler.
+// Only a handler that never returns is cured by a restart, or by the broker: it gives the partitions
+// to another member with the next rebalance.
 func (c *Consumer) Ready(context.Context) error {
-	if answer := c.broker.Load(); answer != nil {
-		return *answer
+	switch last := c.broker.Load(); {
+	case last == nil:
+		return errors.New("the broker has not been asked yet")
+	case last.err != nil:
+		return last.err
+	case time.Since(last.at) > watchMost:
+		return fmt.Errorf("the broker has not answered for %s", time.Since(last.at).Round(time.Second))
 	}
-	return errors.New("the broker has not been asked yet")
+	return c.stalls.err()
 }
 
 func (c *Consumer) setDefaults() {
@@ -172,6 +198,7 @@ func (c *Consumer) setDefaults() {
 	c.TryFor = cmp.Or(c.TryFor, 30*time.Second)
 	c.MaxDeadLetters = cmp.Or(c.MaxDeadLetters, 20)
 	c.Retention = cmp.Or(c.Retention, DefaultRetention)
+	c.StallAfter = cmp.Or(c.StallAfter, 5*sessionTimeout)
 
 	if c.OnLetters == nil {
 		c.OnLetters = func(int64, int64) {}
@@ -181,6 +208,9 @@ func (c *Consumer) setDefaults() {
 	}
 	if c.OnHorizon == nil {
 		c.OnHorizon = func(error) {}
+	}
+	if c.OnStall == nil {
+		c.OnStall = func(error) {}
 	}
 	if c.OnEvent == nil {
 		c.OnEvent = func(string, time.Duration) {}
@@ -195,15 +225,19 @@ func (c *Consumer) setDefaults() {
 	}
 }
 
-// watch measures the lag and logs when the broker or a topic goes away and comes back.
+// watch measures the lag, looks for partitions that do not move, and logs when the broker or a topic
+// goes away and comes back.
 func (c *Consumer) watch(ctx context.Context, m *member) {
 	for ctx.Err() == nil {
-		asking, cancel := context.WithTimeout(ctx, 2*watchEvery)
-		lag, missing, err := m.lag(asking)
+		asking, cancel := context.WithTimeout(ctx, watchTimeout)
+		lag, behind, missing, err := m.lag(asking)
 		cancel()
 
 		if err == nil {
 			c.OnLag(lag)
+			asking, cancel := context.WithTimeout(ctx, watchTimeout)
+			err = c.lookForStall(asking, m, behind)
+			cancel()
 		}
 		if len(missing) > 0 {
 			err = fmt.Errorf("waiting for topics that do not exist: %s", strings.Join(missing, ", "))
@@ -219,11 +253,11 @@ func (c *Consumer) watch(ctx context.Context, m *member) {
 
 // report keeps the broker's last answer for Ready and logs it when it changes.
 func (c *Consumer) report(ctx context.Context, err error) {
-	before := c.broker.Swap(&err)
+	before := c.broker.Swap(&answer{err, time.Now()})
 	switch {
-	case err == nil && (before == nil || *before != nil):
+	case err == nil && (before == nil || before.err != nil):
 		c.Log.InfoContext(ctx, "consuming", "group", c.Kafka.Group, "topics", c.Kafka.Topics)
-	case err != nil && (before == nil || *before == nil || (*before).Error() != err.Error()):
+	case err != nil && (before == nil || before.err == nil || before.err.Error() != err.Error()):
 		c.Log.WarnContext(ctx, "broker or topic away, waiting", "error", err)
 	}
 }

@@ -86,9 +86,11 @@ type message struct {
 	record *kgo.Record // as received, to store it if it cannot be processed
 }
 
-// member is one member of the group. Its methods are for one goroutine, except lag and longest.
+// member is one member of the group. Its methods are for one goroutine, except lag, waiting
+// and longest.
 type member struct {
 	client *kgo.Client
+	group  string
 	topics []string
 
 	mu       sync.Mutex
@@ -98,7 +100,7 @@ type member struct {
 
 // join makes a member. It joins the group in the background and retries without limit.
 func (k Kafka) join() (*member, error) {
-	m := &member{topics: k.Topics, assigned: map[partition]bool{}}
+	m := &member{group: k.Group, topics: k.Topics, assigned: map[partition]bool{}}
 
 	client, err := kgo.NewClient(append([]kgo.Opt{
 		kgo.SeedBrokers(k.Brokers...),
@@ -211,34 +213,71 @@ func (m *member) commit(ctx context.Context, done map[partition]message) error {
 	return nil
 }
 
-// lag counts the messages of the assigned partitions whose offset is not committed, and names the
-// topics that do not exist. It may be called at any time.
-func (m *member) lag(ctx context.Context) (lag int64, missing []string, err error) {
+// lag counts the messages of the assigned partitions whose offset is not committed, returns where
+// the partitions with any end, and names the topics that do not exist. It may be called at any time.
+func (m *member) lag(
+	ctx context.Context,
+) (lag int64, behind map[partition]int64, missing []string, err error) {
 	ends, err := kadm.NewClient(m.client).ListCommittedOffsets(ctx, m.topics...)
 	if err != nil {
-		return 0, nil, fmt.Errorf("list offsets: %w", err)
+		return 0, nil, nil, fmt.Errorf("list offsets: %w", err)
 	}
 
 	m.mu.Lock()
 	assigned := maps.Clone(m.assigned)
 	m.mu.Unlock()
 
-	committed := m.client.CommittedOffsets()
+	committed, behind := m.client.CommittedOffsets(), map[partition]int64{}
 	for _, topic := range m.topics {
 		for _, end := range ends[topic] {
 			switch {
 			case errors.Is(end.Err, kerr.UnknownTopicOrPartition):
 				missing = append(missing, topic)
 			case end.Err != nil:
-				return 0, nil, fmt.Errorf("list offsets of %s/%d: %w", topic, end.Partition, end.Err)
+				return 0, nil, nil, fmt.Errorf("list offsets of %s/%d: %w", topic, end.Partition, end.Err)
 			case assigned[partition{topic, end.Partition}]:
 				// With nothing committed this counts from 0, whatever the topic has deleted.
-				lag += max(0, end.Offset-committed[topic][end.Partition].Offset)
+				if n := end.Offset - committed[topic][end.Partition].Offset; n > 0 {
+					lag += n
+					behind[partition{topic, end.Partition}] = end.Offset
+				}
 			}
 		}
 	}
 
-	return lag, missing, nil
+	return lag, behind, missing, nil
+}
+
+// waiting returns which of the partitions that are behind have records for the group, and the offsets
+// that it has committed as the broker knows them; -1: none. It may be called at any time.
+func (m *member) waiting(
+	ctx context.Context, behind map[partition]int64,
+) (map[partition]int64, error) {
+	admin := kadm.NewClient(m.client)
+	committed, err := admin.FetchOffsets(ctx, m.group) // which shows as well that the group has a coordinator
+	if err != nil {
+		return nil, fmt.Errorf("fetch offsets of the group: %w", err)
+	}
+	if len(behind) == 0 {
+		return nil, nil
+	}
+	starts, err := admin.ListStartOffsets(ctx, m.topics...)
+	if err != nil {
+		return nil, fmt.Errorf("list offsets: %w", err)
+	}
+
+	waiting := map[partition]int64{}
+	for p, end := range behind {
+		offset := int64(-1)
+		if o, known := committed.Lookup(p.topic, p.number); known && o.Err == nil {
+			offset = o.At
+		}
+		start, _ := starts.Lookup(p.topic, p.number)
+		if end > max(offset, start.Offset) { // the topic may have deleted all that there was
+			waiting[p] = offset
+		}
+	}
+	return waiting, nil
 }
 
 // leave gives the partitions back, so that other members get them at once. If the broker is away,

@@ -3,6 +3,7 @@ package inbox
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 )
 
@@ -119,6 +120,7 @@ func (s *session) advance(ctx context.Context, p partition, b *backlog, limit ti
 			s.recovered(ctx)
 			s.done[p] = b.messages[n-1]
 			b.pass(n)
+			s.stalls.moved(p)
 		case errors.Is(err, errOutage):
 			return err
 		case n > 1:
@@ -130,7 +132,7 @@ func (s *session) advance(ctx context.Context, p partition, b *backlog, limit ti
 				b.timeouts++
 			}
 
-			outcome, err := s.failed(ctx, b, err)
+			outcome, err := s.failed(ctx, p, b, err)
 			s.OnEvent(outcome, time.Since(start))
 			if err != nil || outcome == Failed {
 				return err
@@ -140,6 +142,7 @@ func (s *session) advance(ctx context.Context, p partition, b *backlog, limit ti
 			// delivered again and found among the letters.
 			s.done[p] = b.messages[0]
 			b.pass(1)
+			s.stalls.moved(p)
 		}
 	}
 	return nil
@@ -154,7 +157,7 @@ func (b *backlog) pass(n int) {
 // failed decides what to do with the first message, which has failed once more. Failed: it is tried
 // again after a pause. Parked: it is a dead letter now, go on with the next.
 func (s *session) failed(
-	ctx context.Context, b *backlog, reason error,
+	ctx context.Context, p partition, b *backlog, reason error,
 ) (outcome string, err error) {
 	m := b.messages[0]
 	e := m.event
@@ -168,6 +171,7 @@ func (s *session) failed(
 	if m.err == nil && !forgotten && again {
 		wait := s.pause(b.failures)
 		b.again = time.Now().Add(wait)
+		s.stalls.blame(p, fmt.Sprintf("event %s failed %d times: %v", e.ID, b.failures, reason))
 		log.WarnContext(ctx, "event failed, its partition waits", "retry_in", wait)
 		return Failed, nil
 	}
@@ -181,6 +185,7 @@ func (s *session) failed(
 	default: // errFlood, or storing the letter itself fails
 		wait := backoff(b.failures, firstBackoff, failureBackoff)
 		b.again = time.Now().Add(wait)
+		s.stalls.blame(p, fmt.Sprintf("event %s failed and cannot be parked: %v", e.ID, err))
 		log.ErrorContext(ctx, "event failed and cannot be parked, its partition waits",
 			"retry_in", wait, "why", err)
 
@@ -217,6 +222,7 @@ func (s *session) suspend(ctx context.Context, err error) {
 	wait := backoff(s.outages, firstBackoff, outageBackoff)
 	s.resume = time.Now().Add(wait)
 
+	s.stalls.blame(partition{}, fmt.Sprintf("database away: %v", err))
 	s.Log.WarnContext(ctx, "database away, waiting",
 		"failures", s.outages, "retry_in", wait, "error", err)
 }

@@ -97,7 +97,7 @@ func Check(ctx context.Context, s Sources) (Report, error) {
 	conn := pooled.Hijack() // its settings and tables must not return to the pool
 	defer conn.Close(context.WithoutCancel(ctx))
 
-	c := check{Sources: s, conn: conn}
+	c := check{Sources: s, conn: conn, read: offsets{}}
 	if c.Progress == nil {
 		c.Progress = func(string) {}
 	}
@@ -116,6 +116,7 @@ func Check(ctx context.Context, s Sources) (Report, error) {
 type check struct {
 	Sources
 	conn   *pgx.Conn
+	read   offsets
 	report Report
 }
 
@@ -174,7 +175,7 @@ func (c *check) gatherTopics(ctx context.Context) (since *time.Time, err error) 
 		return nil, fmt.Errorf("find topics: %w", err)
 	}
 
-	return copyTopics(ctx, c.conn, c.Sources, types, c.Progress)
+	return copyTopics(ctx, c.conn, c.Sources, types, c.read, c.Progress)
 }
 
 const totals = `

@@ -346,7 +346,11 @@ var defects = map[string]defect{
 		w.exec(t, `UPDATE outbox_events SET headers = headers - 'ce_tenantid' WHERE event_type = 'refund.declined'`)
 	}},
 	"a payment went to another tenant": {line: invariant.PaymentsAstray, before: func(t *testing.T, w *world) {
-		w.exec(t, `UPDATE accounts SET tenant_id = $1 WHERE id = $2`, uuid.New(), w.b)
+		// Its events went there, too: they alone would show it.
+		other := uuid.New()
+		w.exec(t, `UPDATE accounts SET tenant_id = $1 WHERE id = $2`, other, w.b)
+		w.exec(t, `UPDATE outbox_events SET headers = jsonb_set(headers, '{ce_tenantid}', to_jsonb($1::text))
+			WHERE aggregate_type = 'accounts' AND aggregate_id = $2::text`, other.String(), w.b.String())
 	}},
 	"a balance is off by one": {line: invariant.BalancesWrong, after: func(t *testing.T, w *world) {
 		w.exec(t, `UPDATE accounts SET balance_minor = balance_minor + 1 WHERE id = $1`, w.b)

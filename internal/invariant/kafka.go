@@ -17,9 +17,11 @@ import (
 const stalled = 30 * time.Second
 
 // copyTopics copies every committed record of the topics, up to where they end now. since is nil
-// if the topics have every record they ever got, or else the time before which some were deleted.
+// if the topics have every record they ever got, or else the time before which some were deleted. It
+// leaves out what was read before, and notes in read how far it got.
 func copyTopics(
-	ctx context.Context, conn *pgx.Conn, s Sources, types []string, progress func(string),
+	ctx context.Context, conn *pgx.Conn, s Sources, types []string, read offsets,
+	progress func(string),
 ) (since *time.Time, err error) {
 	same := append(
 		[]kgo.Opt{kgo.SeedBrokers(s.Brokers...), kgo.ClientID("oncepay-check")},
@@ -46,7 +48,7 @@ func copyTopics(
 
 	r := &recordRows{
 		ctx: ctx, prefix: s.TopicPrefix, progress: progress,
-		spans: spans, oldest: map[partition]time.Time{},
+		spans: spans, read: read, oldest: map[partition]time.Time{},
 	}
 
 	from := r.starts()
@@ -72,6 +74,9 @@ func copyTopics(
 	case err != nil:
 		return nil, fmt.Errorf("copy records: %w", err)
 	}
+	for p, span := range spans {
+		read[p] = span.end
+	}
 	return r.since(), nil
 }
 
@@ -79,6 +84,9 @@ type partition struct {
 	topic  string
 	number int32
 }
+
+// offsets are how far partitions were read.
+type offsets map[partition]int64
 
 // span is what a partition holds: from the first offset that it still has to the last stable one.
 type span struct{ start, end int64 }
@@ -145,6 +153,7 @@ type recordRows struct {
 	progress func(string)
 
 	spans       map[partition]*span // start advances as records are read
+	read        offsets             // by an earlier reading
 	open        int                 // partitions not yet read to their end
 	total, done int64
 	told        time.Time
@@ -166,6 +175,7 @@ func (r *recordRows) starts() map[string]map[int32]kgo.Offset {
 			r.oldest[p] = time.Now()
 		}
 
+		span.start = max(span.start, r.read[p])
 		if span.start >= span.end {
 			continue
 		}

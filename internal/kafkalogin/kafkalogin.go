@@ -52,7 +52,15 @@ func mechanism(k config.Kafka) sasl.Mechanism {
 }
 
 // Compression returns the codec that compresses the relay's records.
-func Compression(name string) kgo.Opt { return kgo.ProducerBatchCompression(codecs[name]) }
+func Compression(name string) kgo.Opt {
+	// Made once: clients that are made at the same time, each with a compressor of its own, write to
+	// the codecs of the option that they share (kgo.DefaultCompressor).
+	compressor, err := kgo.DefaultCompressor(codecs[name])
+	if err != nil || compressor == nil {
+		return kgo.ProducerBatchCompression() // none
+	}
+	return kgo.WithCompressor(compressor)
+}
 
 var codecs = map[string]kgo.CompressionCodec{
 	"none":   kgo.NoCompression(),

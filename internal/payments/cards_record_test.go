@@ -175,6 +175,7 @@ func TestConflictEndsTheClaim(t *testing.T) {
 	o := b.claimed(t, 1)[0]
 	for _, other := range []payments.Result{
 		{OperationID: o.ID, State: payments.Succeeded, AmountMinor: 11, Currency: "USD", Reference: "ch_1"},
+		{OperationID: o.ID, State: payments.Succeeded, AmountMinor: 10, Currency: "USD", Reference: "ch_1", Kind: payments.RefundCharge},
 		{OperationID: o.ID, State: payments.Succeeded, AmountMinor: 10, Currency: "EUR", Reference: "ch_1"},
 	} {
 		b.record(t, payments.Conflict, other)

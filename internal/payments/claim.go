@@ -35,7 +35,7 @@ UPDATE psp_operations o SET state = 'unknown', tries = tries + 1, token = token 
 FROM due WHERE o.id = due.id
 RETURNING due.next_try_at, o.id, o.tenant_id, o.payment_id, o.refund_id, o.kind, o.amount_minor,
     o.currency, o.card_token, due.state, o.tries, o.token, now() - o.created_at, o.created_at,
-    coalesce((SELECT c.reference FROM psp_operations c
+    coalesce(o.traceparent, ''), coalesce((SELECT c.reference FROM psp_operations c
               WHERE o.kind = 'refund' AND c.payment_id = o.payment_id AND c.kind = 'charge'), '')`
 )
 
@@ -92,7 +92,7 @@ func (p *Processor) ClaimOperations(
 // columns returns where to scan what claimOperations returns of an operation.
 func (o *Operation) columns() []any {
 	return []any{&o.ID, &o.TenantID, &o.PaymentID, &o.RefundID, &o.Kind, &o.AmountMinor, &o.Currency,
-		&o.CardToken, &o.State, &o.Tries, &o.Token, &o.Age, &o.CreatedAt, &o.ChargeReference}
+		&o.CardToken, &o.State, &o.Tries, &o.Token, &o.Age, &o.CreatedAt, &o.Traceparent, &o.ChargeReference}
 }
 
 // claims is where the next claim starts in psp_operations_due. Its low end consists of entries of

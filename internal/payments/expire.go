@@ -141,3 +141,23 @@ func OldestOverdue(ctx context.Context, db idempotency.Querier) (age time.Durati
 	}
 	return age, nil
 }
+
+// By payments_expiring; more than 1,000 need not be told apart.
+const countOverdue = `
+SELECT count(*), min(authorization_expires_at) FROM (
+    SELECT authorization_expires_at FROM payments
+    WHERE status = 'authorized' AND authorization_expires_at <= now()
+    ORDER BY authorization_expires_at LIMIT 1000) o`
+
+// CountOverdue returns how many authorizations are over and keep their holds, at most 1,000, and
+// when the first of them was over.
+func CountOverdue(ctx context.Context, db idempotency.Querier) (n int64, first time.Time, err error) {
+	var since *time.Time
+	if err := db.QueryRow(ctx, countOverdue).Scan(&n, &since); err != nil {
+		return 0, first, fmt.Errorf("count authorizations that are over: %w", err)
+	}
+	if since != nil {
+		first = *since
+	}
+	return n, first, nil
+}

@@ -20,6 +20,7 @@ type Operation struct {
 	AmountMinor int64
 	Currency    string
 	CardToken   string // of kind Charge
+	Traceparent string // of the request that led to it; empty: it was not traced
 
 	// As it was claimed.
 	State           OperationState // before the claim: Pending if it was never sent
@@ -69,24 +70,27 @@ func (o Operation) Key() string {
 
 const insertOperations = `
 INSERT INTO psp_operations (id, tenant_id, payment_id, refund_id, kind, amount_minor, currency,
-    card_token, created_at)
+    card_token, created_at, traceparent)
 SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::uuid[], $4::uuid[], $5::text[], $6::bigint[],
-    $7::text[], $8::text[], $9::timestamptz[])`
+    $7::text[], $8::text[], $9::timestamptz[], $10::text[])`
 
 func (b *books) queueOperations(batch *pgx.Batch) {
 	n := len(b.asked)
 	ids, tenants, payments := make([][16]byte, n), make([][16]byte, n), make([][16]byte, n)
 	refunds, kinds := make([]*[16]byte, n), make([]string, n)
 	amounts, currencies := make([]int64, n), make([]string, n)
-	cards, createdAt := make([]string, n), make([]time.Time, n)
+	cards, createdAt, traces := make([]string, n), make([]time.Time, n), make([]*string, n)
 
 	for i, a := range b.asked {
 		ids[i], tenants[i], payments[i] = a.Operation.ID, a.Request.TenantID, a.PaymentID
 		refunds[i], kinds[i] = (*[16]byte)(a.RefundID), string(a.Kind)
 		amounts[i], currencies[i] = a.AmountMinor, a.Currency
 		cards[i], createdAt[i] = a.CardToken, a.At
+		if parent, traced := a.Request.Headers["traceparent"]; traced {
+			traces[i] = &parent
+		}
 	}
 
 	batch.Queue(insertOperations, ids, tenants, payments, refunds, kinds, amounts, currencies,
-		cards, createdAt)
+		cards, createdAt, traces)
 }

@@ -21,6 +21,10 @@ type Processor struct {
 	OnClaim   func(time.Duration)                // called with how long each claim took; may be nil
 	OnHeld    func(id uuid.UUID)                 // called when an account or payment is found held; may be nil
 
+	// OnStep is called at the beginning of each of the four verbs of a transaction. It returns the
+	// verb's context, and what to call at the end. May be nil.
+	OnStep func(ctx context.Context, verb string) (context.Context, func(error))
+
 	held   held
 	claims claims
 }
@@ -82,28 +86,19 @@ func (p *Processor) process(
 		return answers, err
 	}
 
-	outcomes, err := Execute(ctx, tx, fresh)
+	outcomes, err := p.execute(ctx, tx, fresh)
 	if err != nil {
 		return nil, err
 	}
 
-	if err := outbox.Append(ctx, tx, eventsOf(fresh, outcomes)); err != nil {
+	if err := p.append(ctx, tx, eventsOf(fresh, outcomes)); err != nil {
 		return nil, err
 	}
 
 	for i, o := range outcomes {
 		answers[places[i]].Response = p.Render(o)
 	}
-	return answers, idempotency.Store(ctx, tx, keys, answers)
-}
-
-func (p *Processor) claim(
-	ctx context.Context, tx pgx.Tx, keys []idempotency.Request,
-) ([]idempotency.Answer, error) {
-	if p.OnClaim != nil {
-		defer func(start time.Time) { p.OnClaim(time.Since(start)) }(time.Now())
-	}
-	return idempotency.Claim(ctx, tx, keys, p.Retention)
+	return answers, p.store(ctx, tx, keys, answers)
 }
 
 func keysOf(rs []Request) []idempotency.Request {

@@ -11,6 +11,7 @@ import (
 // not known.
 type Result struct {
 	OperationID uuid.UUID
+	Kind        OperationKind  // what the PSP did; empty: it is known from whom the result is
 	State       OperationState // one that has ended, or Unknown
 	AmountMinor int64          // as the PSP executed it; zero: it does not say
 	Currency    string         // with AmountMinor
@@ -32,7 +33,7 @@ type Recorded int
 const (
 	Applied     Recorded = iota // the operation is as the result says, and so is its payment or refund
 	Repeated                    // it ended so before
-	Conflict                    // it ended otherwise or twice, or the PSP moved another amount: it waits for an operator
+	Conflict                    // it ended otherwise or twice, or the PSP did something else: tell an operator
 	Stale                       // under a claim that is lost, and not that the money moved
 	NoOperation                 // there is no such operation
 	Unbookable                  // it ended, but a balance would overflow: it waits for an operator
@@ -43,17 +44,18 @@ const (
 func judge(o *Operation, r Result) Recorded {
 	moved := r.State == Succeeded && r.AmountMinor != 0
 	other := moved && (r.AmountMinor != o.AmountMinor || r.Currency != o.Currency)
+	otherKind := r.Kind != "" && r.Kind != o.Kind
 	// Two references of one operation: its key was executed twice.
 	twice := r.State == Succeeded && r.Reference != "" && o.Reference != "" && r.Reference != o.Reference
 
 	switch {
 	case o.State.Ended() && r.State == Unknown:
 		return Stale
-	case o.State.Ended() && (r.State != o.State || other || twice):
+	case o.State.Ended() && (r.State != o.State || other || otherKind || twice):
 		return Conflict
 	case o.State.Ended():
 		return Repeated
-	case other:
+	case other, otherKind:
 		return Conflict
 	case r.State == Unknown && r.Token == 0:
 		return Stale

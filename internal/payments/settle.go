@@ -1,6 +1,7 @@
 package payments
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -123,7 +124,8 @@ func (p *Processor) settle(ctx context.Context, tx pgx.Tx, s *settlement) error 
 		case s.recorded[i] == Applied:
 			s.last[o.ID] = i
 		case s.recorded[i] == Conflict && !ended:
-			s.written[i] = r.forOperator(fmt.Sprintf("the PSP moved %d %s", r.AmountMinor, r.Currency))
+			s.written[i] = r.forOperator(fmt.Sprintf("the PSP says %s %s of %d %s",
+				cmp.Or(r.Kind, o.Kind), r.State, r.AmountMinor, r.Currency))
 			s.last[o.ID] = i
 		default: // nothing to write
 		}
@@ -198,5 +200,8 @@ func settlementOf(o *Operation, r Result) Request {
 	}
 	q := Request{Command: c}
 	q.TenantID = o.TenantID
+	if o.Traceparent != "" {
+		q.Headers = map[string]string{"traceparent": o.Traceparent}
+	}
 	return q
 }

@@ -13,7 +13,8 @@ import (
 // In the order of their ids, before payments and accounts: two transactions that settle the same
 // operations cannot deadlock. A claim locks operations alone, and waits for none.
 const lockOperations = `
-SELECT o.id, o.tenant_id, o.payment_id, o.refund_id, o.kind, o.amount_minor, o.currency, o.state, o.token, o.reference
+SELECT o.id, o.tenant_id, o.payment_id, o.refund_id, o.kind, o.amount_minor, o.currency, o.state,
+    o.token, o.reference, coalesce(o.traceparent, '')
 FROM unnest($1::uuid[]) t(id) JOIN psp_operations o USING (id)
 ORDER BY o.id FOR NO KEY UPDATE OF o`
 
@@ -46,7 +47,7 @@ func (p *Processor) lockOperations(
 		for rows.Next() {
 			o := &Operation{}
 			err := rows.Scan(&o.ID, &o.TenantID, &o.PaymentID, &o.RefundID, &o.Kind, &o.AmountMinor,
-				&o.Currency, &o.State, &o.Token, &o.Reference)
+				&o.Currency, &o.State, &o.Token, &o.Reference, &o.Traceparent)
 			if err != nil {
 				return err
 			}

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -54,7 +55,8 @@ type Process struct {
 	Ended chan struct{} // closed when it has ended
 
 	cmd  *exec.Cmd
-	log  int64 // offset in its log where this process began
+	file string // its log
+	log  int64  // offset in its log where this process began
 	once sync.Once
 }
 
@@ -65,10 +67,25 @@ const (
 	stopTimeout  = 15 * time.Second
 )
 
+// FreeAddress returns an address that a program can listen on, the same each time that it is started.
+func FreeAddress() (string, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", fmt.Errorf("find a free port: %w", err)
+	}
+	defer l.Close()
+	return l.Addr().String(), nil
+}
+
 // Start runs the program of that name in dir, with env alone as its environment. It returns when
 // the program's log says that it has started and where it listens. The log goes to dir/name.log.
 // The caller calls Stop.
 func Start(ctx context.Context, dir, name string, env ...string) (*Process, error) {
+	return StartAs(ctx, dir, name, name, env...)
+}
+
+// StartAs is Start for one of several processes of a program: name is the process's, and its log's.
+func StartAs(ctx context.Context, dir, program, name string, env ...string) (*Process, error) {
 	// We wait for a line of the log, so the log must be JSON and contain it.
 	for _, v := range env {
 		switch v {
@@ -77,14 +94,15 @@ func Start(ctx context.Context, dir, name string, env ...string) (*Process, erro
 		}
 	}
 
-	log, err := os.OpenFile(
-		filepath.Join(dir, name+".log"), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
+	file := filepath.Join(dir, name+".log")
+	log, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open log of %s: %w", name, err)
 	}
 
 	p := &Process{
-		Name: name, cmd: exec.Command(filepath.Join(dir, name)), Ended: make(chan struct{}),
+		Name: name, cmd: exec.Command(filepath.Join(dir, program)), Ended: make(chan struct{}),
+		file: file,
 	}
 	if p.log, err = log.Seek(0, io.SeekEnd); err != nil {
 		return nil, errors.Join(fmt.Errorf("read log of %s: %w", name, err), log.Close())
@@ -108,7 +126,7 @@ func Start(ctx context.Context, dir, name string, env ...string) (*Process, erro
 	go func() {
 		defer close(p.Ended)
 		defer log.Close()
-		scan(io.TeeReader(stderr, log), name+" started", started)
+		scan(io.TeeReader(stderr, log), program+" started", started)
 		_ = p.cmd.Wait() // how it ended is in ProcessState
 	}()
 
@@ -157,7 +175,7 @@ func (p *Process) Pid() int { return p.cmd.Process.Pid }
 // Err waits until the process has ended, and returns how, with the last lines of its log.
 func (p *Process) Err() error {
 	<-p.Ended
-	text, _ := os.ReadFile(p.cmd.Path + ".log")
+	text, _ := os.ReadFile(p.file)
 
 	// The log has earlier runs too: skip to ours.
 	lines := strings.Split(strings.TrimSpace(string(text[min(p.log, int64(len(text))):])), "\n")

@@ -12,7 +12,7 @@ import (
 type caller struct {
 	provider     Provider
 	keyRetention time.Duration
-	onCall       func(call string, o Outcome, took time.Duration)
+	onCall       func(context.Context, string, payments.Operation) (context.Context, func(Outcome))
 }
 
 const (
@@ -38,7 +38,7 @@ func (c *caller) call(ctx context.Context, op payments.Operation) (payments.Resu
 	if op.Kind == payments.RefundCharge {
 		send = c.provider.Refund
 	}
-	a := c.timed(string(op.Kind), func() Answer { return send(ctx, op) })
+	a := c.observed(ctx, string(op.Kind), op, send)
 
 	// A refusal speaks of this try only: an earlier one may have been executed before the reason
 	// for it arose, say before the card was blocked.
@@ -67,13 +67,16 @@ func (c *caller) ask(ctx context.Context, op payments.Operation) (payments.Resul
 }
 
 func (c *caller) find(ctx context.Context, op payments.Operation) Answer {
-	return c.timed("find", func() Answer { return c.provider.Find(ctx, op) })
+	return c.observed(ctx, "find", op, c.provider.Find)
 }
 
-func (c *caller) timed(call string, f func() Answer) Answer {
-	began := time.Now()
-	a := f()
-	c.onCall(call, a.Outcome, time.Since(began))
+func (c *caller) observed(
+	ctx context.Context, call string, op payments.Operation,
+	send func(context.Context, payments.Operation) Answer,
+) Answer {
+	ctx, end := c.onCall(ctx, call, op)
+	a := send(ctx, op)
+	end(a.Outcome)
 	return a
 }
 

@@ -96,7 +96,9 @@ func TestCall(t *testing.T) {
 				if c.age > 0 && c.age < time.Minute {
 					retention = time.Minute
 				}
-				call := caller{p, retention, func(string, Outcome, time.Duration) { seen++ }}
+				call := caller{p, retention, func(ctx context.Context, _ string, _ payments.Operation) (context.Context, func(Outcome)) {
+					return ctx, func(Outcome) { seen++ }
+				}}
 				r, _ := call.call(t.Context(), op)
 				if got := (want{r.State, r.Code, r.AskOperator, p.calls, p.finds}); got != c.want || seen != p.calls+p.finds {
 					t.Errorf("%s: got %+v, want %+v, of which %d were observed", kind, got, c.want, seen)

@@ -401,8 +401,12 @@ func run(ctx context.Context, claims, records, url string, lease, call time.Dura
 }
 
 var silent = psp.Observer{
-	FirstCall: func(time.Duration) {}, Called: func(string, psp.Outcome, time.Duration) {}, InFlight: func(int) {},
-	Recorded: func(payments.OperationKind, payments.Recorded) {}, Conflict: func(payments.OperationKind) {},
+	FirstCall: func(time.Duration) {}, InFlight: func(int) {},
+	Begin: func(ctx context.Context, _ payments.Operation) context.Context { return ctx },
+	Call: func(ctx context.Context, _ string, _ payments.Operation) (context.Context, func(psp.Outcome)) {
+		return ctx, func(psp.Outcome) {}
+	},
+	Recorded: func(payments.OperationKind, payments.OperationState, payments.Recorded) {}, Conflict: func(payments.OperationKind) {},
 }
 
 // startProcess runs a worker as a process, which a test can kill as a crash would.

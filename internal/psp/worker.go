@@ -29,11 +29,19 @@ type Worker struct {
 
 // Observer has a function for each thing worth counting. All of them are required.
 type Observer struct {
-	FirstCall func(waited time.Duration)                             // of an operation
-	Called    func(call string, o Outcome, took time.Duration)       // charge, refund, find
-	InFlight  func(operations int)                                   // claimed and not recorded yet
-	Recorded  func(kind payments.OperationKind, r payments.Recorded) // of a result
-	Conflict  func(kind payments.OperationKind)                      // the two sides' books differ
+	FirstCall func(waited time.Duration)        // of an operation
+	InFlight  func(operations int)              // claimed and not recorded yet
+	Conflict  func(kind payments.OperationKind) // the two sides' books differ
+
+	// Recorded is called after a result was recorded, with the state that it has.
+	Recorded func(
+		kind payments.OperationKind, state payments.OperationState, r payments.Recorded,
+	)
+
+	// Begin returns the context of an operation's calls and log lines. Call is called before each
+	// call: charge, refund or find. It returns the context of the call, and what to call after it.
+	Begin func(ctx context.Context, op payments.Operation) context.Context
+	Call  func(ctx context.Context, call string, op payments.Operation) (context.Context, func(Outcome))
 }
 
 const (
@@ -143,6 +151,8 @@ func drain(done <-chan struct{}) (n int) {
 func (w *Worker) execute(
 	ctx context.Context, records *group, op payments.Operation, claimed time.Time,
 ) {
+	ctx = w.Observe.Begin(ctx, op)
+
 	// The process may have been frozen since, even for longer than the provider remembers the key.
 	// By both clocks: a suspended machine stops the monotonic one.
 	if time.Since(claimed) > lease || time.Now().Round(0).Sub(claimed.Round(0)) > lease {
@@ -169,7 +179,7 @@ func (w *Worker) execute(
 		return
 	}
 
-	w.Observe.Recorded(op.Kind, recorded)
+	w.Observe.Recorded(op.Kind, r.State, recorded)
 	w.report(ctx, op, r, outcome, recorded)
 }
 
@@ -177,7 +187,7 @@ func (w *Worker) calls(ctx context.Context, op payments.Operation) (payments.Res
 	ctx, cancel := context.WithTimeout(ctx, callsTime)
 	defer cancel()
 
-	c := caller{w.Provider, w.KeyRetention, w.Observe.Called}
+	c := caller{w.Provider, w.KeyRetention, w.Observe.Call}
 	return c.call(ctx, op)
 }
 

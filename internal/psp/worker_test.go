@@ -45,9 +45,9 @@ func newBench(due ...payments.Operation) *bench {
 		Provider: psp.NewBreaker(b.provider, func(string) {}), KeyRetention: 24 * time.Hour,
 		Concurrency: 4, Interval: 20 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&b.log, &slog.HandlerOptions{Level: slog.LevelWarn})),
 		Observe: psp.Observer{
-			FirstCall: func(time.Duration) {}, Called: func(string, psp.Outcome, time.Duration) {},
+			FirstCall: silent.FirstCall, Begin: silent.Begin, Call: silent.Call,
 			InFlight: func(n int) { b.inFlight = max(b.inFlight, n) },
-			Recorded: func(payments.OperationKind, payments.Recorded) {},
+			Recorded: silent.Recorded,
 			Conflict: func(payments.OperationKind) { b.mu.Lock(); defer b.mu.Unlock(); b.conflict++ },
 		},
 	}

@@ -105,6 +105,14 @@ func (l *leader) run(ctx, work context.Context) error {
 	defer move.Stop()
 	defer watch.Stop()
 	for {
+		// A slow broker takes longer than that for a batch, and then both are always ready: select may
+		// choose the batch, again and again, and the cursor would seem to be stuck.
+		select {
+		case <-move.C:
+			l.startMove(work)
+		default:
+		}
+
 		var err error
 		select {
 		case <-ctx.Done():

@@ -25,7 +25,12 @@ type Relay struct {
 	Name  string
 	Lease time.Duration // how long a leader that vanished is waited for; zero: 3 s
 	Batch int           // the most events of a read; zero: 2,500
-	Log   *slog.Logger  // nil: slog.Default()
+
+	// Holder names this run of this process in the cursor's row; empty: NewHolder(). No other run may
+	// have the same.
+	Holder string
+
+	Log *slog.Logger // nil: slog.Default()
 
 	// Open makes the Publisher of a term, such as kafka.Producer.Open. It first fences the
 	// Publishers of earlier terms as far as the broker can, then reads the progress that they kept;
@@ -55,20 +60,17 @@ const (
 // and returns nil. It waits out outages of database and broker; the only error is ErrRestored.
 func (r *Relay) Run(ctx context.Context) error {
 	r.setDefaults()
-	host, _ := os.Hostname()
-	holder := fmt.Sprintf("%s/%d/%s", host, os.Getpid(), uuid.NewString()[:8])
-
 	isolation := isolation{}
 	for failures := 0; ctx.Err() == nil; {
 		// A standby needs the last sixth of the lease to notice, so that it leads within Lease.
-		term, err := elect(ctx, r.DB, r.Name, holder, r.Lease*5/6)
+		term, err := elect(ctx, r.DB, r.Name, r.Holder, r.Lease*5/6)
 		if err == nil && term == nil {
 			failures = 0
 			sleep(ctx, standbyPoll)
 			continue
 		}
 		if err == nil {
-			r.Log.InfoContext(ctx, "leading", "relay", r.Name, "holder", holder,
+			r.Log.InfoContext(ctx, "leading", "relay", r.Name, "holder", r.Holder,
 				"fencing_token", term.token, "last_id", term.at.Last)
 			l, began := &leader{Relay: r, term: term, isolation: &isolation}, term.at
 			r.OnLeader(true)
@@ -97,8 +99,15 @@ func (r *Relay) Run(ctx context.Context) error {
 	return nil
 }
 
+// NewHolder returns a new name for this process: host, process id and something random.
+func NewHolder() string {
+	host, _ := os.Hostname()
+	return fmt.Sprintf("%s/%d/%s", host, os.Getpid(), uuid.NewString()[:8])
+}
+
 func (r *Relay) setDefaults() {
 	r.Name = cmp.Or(r.Name, "main")
+	r.Holder = cmp.Or(r.Holder, NewHolder())
 	r.Lease = cmp.Or(r.Lease, 3*time.Second)
 	r.Batch = cmp.Or(r.Batch, 2500)
 	r.Log = cmp.Or(r.Log, slog.Default())

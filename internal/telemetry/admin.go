@@ -6,18 +6,17 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/http/pprof"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Admin is the private listener: /metrics and /debug/pprof/, and the probes of a program that has
-// no other listener. It does not authenticate: anyone who reaches it may profile the process.
+// Admin is the private listener: /metrics, and the probes of a program that has no other listener. It
+// does not authenticate.
 type Admin struct {
 	// Detail, if set before Run, is what /readyz says beside ok: of what is worth knowing and would
-	// not get better by sending nothing here.
+	// not get better by sending nothing here. Empty: nothing.
 	Detail func() string
 
 	listener net.Listener
@@ -35,20 +34,15 @@ func ListenAdmin(
 		return nil, fmt.Errorf("open the admin listener (ADMIN_ADDR): %w", err)
 	}
 
-	// No write timeout: a CPU profile takes 30 s and more.
 	mux := http.NewServeMux()
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	admin := &Admin{listener: listener, server: server}
 
-	// A failing collector must not hide the others.
-	o := promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError}
+	// A failing collector must not hide the others. Only OpenMetrics has room for exemplars.
+	o := promhttp.HandlerOpts{
+		ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true,
+	}
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, o))
-
-	mux.HandleFunc("/debug/pprof/", pprof.Index)
-	mux.HandleFunc("/debug/pprof/cmdline", pprof.Cmdline)
-	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
-	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
-	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 
 	if ready != nil {
 		mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
@@ -60,8 +54,11 @@ func ListenAdmin(
 				return
 			}
 			fmt.Fprintln(w, "ok")
-			if admin.Detail != nil {
-				fmt.Fprintln(w, admin.Detail())
+			if admin.Detail == nil {
+				return
+			}
+			if detail := admin.Detail(); detail != "" {
+				fmt.Fprintln(w, detail)
 			}
 		})
 	}
@@ -72,25 +69,27 @@ func ListenAdmin(
 func (a *Admin) Addr() string { return a.listener.Addr().String() }
 
 // Run serves until ctx ends and then returns nil.
-func (a *Admin) Run(ctx context.Context) error {
+func (a *Admin) Run(ctx context.Context) error { return serve(ctx, a.server, a.listener, "metrics") }
+
+// serve serves until ctx ends. What is being answered then has a second to finish.
+func serve(ctx context.Context, server *http.Server, listener net.Listener, what string) error {
 	failed := make(chan error, 1)
-	go func() { failed <- a.server.Serve(a.listener) }()
+	go func() { failed <- server.Serve(listener) }()
 
 	select {
 	case err := <-failed:
-		return fmt.Errorf("serve metrics: %w", err)
+		return fmt.Errorf("serve %s: %w", what, err)
 	case <-ctx.Done():
 	}
 
-	// A scrape may finish; a profile would take too long.
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	if a.server.Shutdown(grace) != nil {
-		a.server.Close()
+	if server.Shutdown(grace) != nil {
+		server.Close()
 	}
 
 	if err := <-failed; !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve metrics: %w", err)
+		return fmt.Errorf("serve %s: %w", what, err)
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"context"
 	"net/http"
 	"strconv"
 	"time"
@@ -63,14 +64,20 @@ func NewAPI(reg prometheus.Registerer) *API {
 	}
 
 	// Starting at 0 makes the first one show in a rate.
-	outcomes := []string{"new", "replay", "mismatch", "in_progress", "invalid", "unreadable"}
+	outcomes := []string{"new", "replay", "mismatch", "in_progress", "invalid", "unreadable", "busy"}
 	for _, outcome := range outcomes {
 		m.outcomes.WithLabelValues(outcome)
 	}
 
-	webhooks := []string{"applied", "repeated", "conflict", "unbookable", "unknown", "malformed", "forged", "failed"}
+	webhooks := []string{
+		"applied", "repeated", "conflict", "unbookable", "unknown", "ignored", "malformed", "forged", "failed",
+	}
 	for _, outcome := range webhooks {
 		m.webhooks.WithLabelValues(outcome)
+	}
+
+	for _, outcome := range []string{"done", "failed"} {
+		m.batchTime.WithLabelValues(outcome)
 	}
 
 	reg.MustRegister(m.webhooks, m.outcomes, m.claims, m.requests, m.seconds)
@@ -86,16 +93,19 @@ func WatchQueue(reg prometheus.Registerer, length func() int) {
 	}, func() float64 { return float64(length()) }))
 }
 
-// Committed records one transaction. waited is how long its oldest request waited for it.
-func (m *API) Committed(requests int, waited, took time.Duration, failed bool) {
+// Batch counts one transaction's requests, and how long the oldest waited for it.
+func (m *API) Batch(requests int, waited time.Duration) {
+	m.batchSize.Observe(float64(requests))
+	m.batchWait.Observe(waited.Seconds())
+}
+
+// Committed records how long one transaction took. ctx has its span.
+func (m *API) Committed(ctx context.Context, took time.Duration, failed bool) {
 	outcome := "done"
 	if failed {
 		outcome = "failed"
 	}
-
-	m.batchSize.Observe(float64(requests))
-	m.batchWait.Observe(waited.Seconds())
-	m.batchTime.WithLabelValues(outcome).Observe(took.Seconds())
+	observe(ctx, m.batchTime.WithLabelValues(outcome), took.Seconds())
 }
 
 // Outcome counts one request with a key.
@@ -107,14 +117,17 @@ func (m *API) Webhook(outcome string) { m.webhooks.WithLabelValues(outcome).Inc(
 // Claimed records how long the claim of one transaction took.
 func (m *API) Claimed(took time.Duration) { m.claims.Observe(took.Seconds()) }
 
-// Request counts one answered request. route is the pattern, never the path; empty: none matched.
-func (m *API) Request(route, method string, status int, took time.Duration) {
+// Request counts one answered request. ctx has its span. route is the pattern, never the path;
+// empty: none matched.
+func (m *API) Request(
+	ctx context.Context, route, method string, status int, took time.Duration,
+) {
 	if route == "" {
 		route = "unmatched"
 	}
 
 	m.requests.WithLabelValues(route, knownMethod(method), strconv.Itoa(status)).Inc()
-	m.seconds.WithLabelValues(route).Observe(took.Seconds())
+	observe(ctx, m.seconds.WithLabelValues(route), took.Seconds())
 }
 
 // knownMethod keeps clients from creating a time series for every word they send as a method.

@@ -15,6 +15,7 @@ type Consumer struct {
 	parked  *prometheus.GaugeVec
 	gaps    *prometheus.CounterVec
 	short   *prometheus.GaugeVec
+	stalled *prometheus.GaugeVec
 }
 
 // NewConsumer registers the metrics of cmd/consumer.
@@ -37,6 +38,9 @@ func NewConsumer(reg prometheus.Registerer) *Consumer {
 			"Events whose ce_sequence does not follow: missing (numbers were skipped), "+
 				"repeated (a new event with a number already reached), "+
 				"unknown (the first known event of its aggregate is not number 1).", "kind"),
+		stalled: measured("consumer_stalled",
+			"1: records wait on a partition of this instance and the broker has seen no offset of it move "+
+				"for 50 s; 0: all move, or nothing waits. /readyz names partition and reason."),
 		short: measured("inbox_retention_short",
 			"1: the topics may keep records for longer than the inbox remembers them, or do not say; "+
 				"nothing is dropped from the inbox. 0: it is long enough."),
@@ -49,7 +53,8 @@ func NewConsumer(reg prometheus.Registerer) *Consumer {
 		m.gaps.WithLabelValues(kind)
 	}
 
-	reg.MustRegister(m.events, m.lag, m.seconds, m.letters, m.parked, m.gaps, m.short)
+	reg.MustRegister(m.events, m.lag, m.seconds, m.letters, m.parked, m.gaps, m.short,
+		m.stalled)
 	return m
 }
 
@@ -73,9 +78,8 @@ func (m *Consumer) Gap(kind string) { m.gaps.WithLabelValues(kind).Inc() }
 
 // Horizon sets whether the inbox remembers events for long enough; short says why it may not.
 func (m *Consumer) Horizon(short error) {
-	value := 0.0
-	if short != nil {
-		value = 1
-	}
-	set(m.short, value)
+	set(m.short, number(short != nil))
 }
+
+// Stalled sets whether records wait on a partition and none of them is done; why says which.
+func (m *Consumer) Stalled(why error) { set(m.stalled, number(why != nil)) }

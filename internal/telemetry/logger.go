@@ -2,9 +2,9 @@
 // that do the work know none of them: they take a *slog.Logger and callbacks, which the methods of
 // API, Relay and Consumer fit.
 //
-// Metrics are always served on the private listener. Traces leave the process only if
-// OpenTelemetry's own variables configure a destination; trace ids are always made, logged and
-// passed on. A collector that is down costs traces, never payments.
+// Metrics are always served on the private listener. Spans are made only if OpenTelemetry's own
+// variables configure a destination; the trace ids that clients send are always logged and passed
+// on. A collector that is down costs traces, never payments.
 package telemetry
 
 import (

@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"runtime"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -28,9 +29,11 @@ type PoolStat interface {
 	IdleConns() int32
 	TotalConns() int32
 	MaxConns() int32
+	EmptyAcquireCount() int64
+	EmptyAcquireWaitTime() time.Duration
 }
 
-// WatchPool shows a pool's connections under the label pool=name. It calls stat at every scrape, as
+// WatchPool shows a pool's connections and waits under the label pool=name. It calls stat at every scrape, as
 // in WatchPool(reg, "write", pool.Stat).
 func WatchPool[S PoolStat](reg prometheus.Registerer, name string, stat func() S) {
 	labels := prometheus.Labels{"pool": name}
@@ -47,6 +50,18 @@ func WatchPool[S PoolStat](reg prometheus.Registerer, name string, stat func() S
 	gauge("db_pool_total_connections",
 		"Database connections in use, free or being opened.", S.TotalConns)
 	gauge("db_pool_max_connections", "Most connections the pool may open.", S.MaxConns)
+
+	counter := func(metric, help string, value func(S) float64) {
+		reg.MustRegister(prometheus.NewCounterFunc(
+			prometheus.CounterOpts{Name: metric, Help: help, ConstLabels: labels},
+			func() float64 { return value(stat()) }))
+	}
+
+	counter("db_pool_waits_total",
+		"How often a connection was waited for: none was free, or one had to be opened.",
+		func(s S) float64 { return float64(s.EmptyAcquireCount()) })
+	counter("db_pool_wait_seconds_total", "Time spent in these waits, of all waiters together.",
+		func(s S) float64 { return s.EmptyAcquireWaitTime().Seconds() })
 }
 
 // waiting suits what goes over a network and may wait for a database or a broker.
@@ -77,3 +92,10 @@ func histograms(
 func measured(name, help string) *prometheus.GaugeVec { return gauges(name, help) }
 
 func set(g *prometheus.GaugeVec, value float64) { g.WithLabelValues().Set(value) }
+
+func number(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

@@ -1,9 +1,14 @@
 package telemetry_test
 
 import (
+	"context"
 	"errors"
+	"io"
+	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -30,12 +35,19 @@ func shows(t *testing.T, reg *prometheus.Registry, lines ...string) {
 	}
 }
 
-type stat struct{ acquired, idle, total, limit int32 }
+type stat struct {
+	acquired, idle, total, limit int32
+	waits                        int64
+	waited                       time.Duration
+}
 
 func (s *stat) AcquiredConns() int32 { return s.acquired }
 func (s *stat) IdleConns() int32     { return s.idle }
 func (s *stat) TotalConns() int32    { return s.total }
 func (s *stat) MaxConns() int32      { return s.limit }
+
+func (s *stat) EmptyAcquireCount() int64            { return s.waits }
+func (s *stat) EmptyAcquireWaitTime() time.Duration { return s.waited }
 
 func TestWorkerMetrics(t *testing.T) {
 	t.Parallel()
@@ -46,10 +58,13 @@ func TestWorkerMetrics(t *testing.T) {
 	m.Expired(100, 30*time.Millisecond)
 	m.Error()
 	m.Overdue(1500 * time.Millisecond)
-	shows(t, reg, "expiry_payments_total 100", "expiry_batch_seconds_count 1", "expiry_errors_total 1", "expiry_oldest_overdue_seconds 1.5")
+	m.Books("currencies", 0)
+	m.Books("accounts", 2)
+	shows(t, reg, `books_wrong{check="accounts"} 2`, `books_wrong{check="currencies"} 0`, "expiry_payments_total 100", "expiry_batch_seconds_count 1", "expiry_errors_total 1", "expiry_oldest_overdue_seconds 1.5")
 
 	m.NoOverdue()
-	if text := scrape(reg); strings.Contains(text, "\nexpiry_oldest_overdue_seconds ") {
+	m.NoBooks("accounts")
+	if text := scrape(reg); strings.Contains(text, "\nexpiry_oldest_overdue_seconds ") || strings.Contains(text, `{check="accounts"}`) {
 		t.Errorf("it shows what was not measured:\n%s", text)
 	}
 }
@@ -58,13 +73,17 @@ func TestAPIMetrics(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
 	m := telemetry.NewAPI(reg)
-	shows(t, reg, `idempotency_requests_total{outcome="mismatch"} 0`)
+	shows(t, reg,
+		`idempotency_requests_total{outcome="mismatch"} 0`, `idempotency_requests_total{outcome="busy"} 0`,
+		`psp_webhooks_total{outcome="ignored"} 0`, `commit_seconds_count{outcome="failed"} 0`)
 
 	m.Outcome("replay")
 	m.Claimed(80 * time.Microsecond)
-	m.Request("/api/v1/payments", "POST", 201, 3*time.Millisecond)
-	m.Request("", "BREW", 405, time.Millisecond)
-	telemetry.WatchPool(reg, "write", func() *stat { return &stat{acquired: 3, idle: 1, total: 4, limit: 16} })
+	m.Request(t.Context(), "/api/v1/payments", "POST", 201, 3*time.Millisecond)
+	m.Request(t.Context(), "", "BREW", 405, time.Millisecond)
+	telemetry.WatchPool(reg, "write", func() *stat {
+		return &stat{acquired: 3, idle: 1, total: 4, limit: 16, waits: 5, waited: 1500 * time.Millisecond}
+	})
 	telemetry.WatchPool(reg, "read", func() *stat { return &stat{limit: 8} })
 	shows(t, reg,
 		`idempotency_requests_total{outcome="new"} 0`,
@@ -78,7 +97,37 @@ func TestAPIMetrics(t *testing.T) {
 		`db_pool_idle_connections{pool="write"} 1`,
 		`db_pool_total_connections{pool="write"} 4`,
 		`db_pool_max_connections{pool="read"} 8`,
+		`db_pool_waits_total{pool="write"} 5`,
+		`db_pool_wait_seconds_total{pool="write"} 1.5`,
 	)
+}
+
+func TestPSPMetricsStartAtZero(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	m := telemetry.NewPSP(reg)
+	shows(t, reg,
+		`psp_calls_total{call="refund",outcome="unauthorized"} 0`, `psp_call_seconds_count{call="find"} 0`,
+		`psp_results_total{kind="charge",recorded="unbookable"} 0`, `psp_conflicts_total{kind="refund"} 0`,
+	)
+
+	m.Called(t.Context(), "refund", "unauthorized", time.Millisecond)
+	m.Recorded("charge", "unbookable")
+	shows(t, reg,
+		`psp_calls_total{call="refund",outcome="unauthorized"} 1`, `psp_results_total{kind="charge",recorded="unbookable"} 1`)
+}
+
+func TestLockMetrics(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	m := telemetry.NewLocks(reg)
+	m.Waiting(2, 1500*time.Millisecond)
+	shows(t, reg, "db_lock_waiting_sessions 2", "db_lock_oldest_wait_seconds 1.5")
+
+	m.NotMeasured()
+	if text := scrape(reg); strings.Contains(text, "\ndb_lock_") {
+		t.Errorf("it shows what was not measured:\n%s", text)
+	}
 }
 
 func TestRelayMetrics(t *testing.T) {
@@ -89,8 +138,8 @@ func TestRelayMetrics(t *testing.T) {
 	m.Backlog(12, 1500*time.Millisecond, 2, 1)
 	m.OldestWriter(4 * time.Second)
 	m.Published(100, 20*time.Millisecond)
-	m.Acknowledged(30 * time.Millisecond)
-	m.Acknowledged(90 * time.Second)
+	m.Acknowledged(t.Context(), 30*time.Millisecond)
+	m.Acknowledged(t.Context(), 90*time.Second)
 	m.Error("broker")
 	m.DaysAhead("outbox_events", 7)
 	m.DaysAhead("idempotency_keys", 6)
@@ -143,6 +192,24 @@ func TestTopicUnavailableUntilSentOrForgotten(t *testing.T) {
 	}
 }
 
+func TestCopiesAreShownByTopicWhileTheyAreKnown(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	m := telemetry.NewRelay(reg)
+	m.CopiesWanted(2)
+	m.Copies("oncepay.payments", 1)
+	m.Copies("oncepay.accounts", 2)
+	shows(t, reg, `relay_topic_copies_wanted 2`, `relay_topic_copies{topic="oncepay.payments"} 1`, `relay_topic_copies{topic="oncepay.accounts"} 2`)
+	m.NoCopies("oncepay.payments")
+	if text := scrape(reg); strings.Contains(text, `relay_topic_copies{topic="oncepay.payments"}`) || !strings.Contains(text, `relay_topic_copies{topic="oncepay.accounts"} 2`) {
+		t.Errorf("of the topic that is unknown:\n%s", text)
+	}
+	m.NoCopies()
+	if text := scrape(reg); strings.Contains(text, "relay_topic_copies{") {
+		t.Errorf("of topics that are all unknown:\n%s", text)
+	}
+}
+
 func TestPartitionsThatChangedTwiceAreShownOnce(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewRegistry()
@@ -161,7 +228,7 @@ func TestPartitionsThatChangedTwiceAreShownOnce(t *testing.T) {
 func BenchmarkAcknowledged(b *testing.B) {
 	m := telemetry.NewRelay(prometheus.NewRegistry())
 	for i := 0; b.Loop(); i++ {
-		m.Acknowledged(time.Duration(i%1000) * time.Millisecond)
+		m.Acknowledged(context.Background(), time.Duration(i%1000)*time.Millisecond)
 	}
 }
 
@@ -181,4 +248,50 @@ func TestConsumerMetrics(t *testing.T) {
 		`inbox_events_total{outcome="processed"} 1`, `inbox_events_total{outcome="duplicate"} 1`, `inbox_events_total{outcome="failed"} 0`,
 		`inbox_event_seconds_count 2`, `consumer_lag_events 40`,
 	)
+}
+
+func TestSampledTraceIsExemplar(t *testing.T) {
+	t.Parallel()
+	reg := telemetry.NewRegistry()
+	api, relay, psp, webhooks := telemetry.NewAPI(reg), telemetry.NewRelay(reg), telemetry.NewPSP(reg), telemetry.NewWebhooks(reg)
+	show := func(ctx context.Context) string {
+		api.Request(ctx, "/livez", "GET", 200, time.Millisecond)
+		api.Committed(ctx, time.Millisecond, false)
+		relay.Acknowledged(ctx, time.Millisecond)
+		psp.Called(ctx, "charge", "succeeded", time.Millisecond)
+		webhooks.Called(ctx, "delivered", time.Millisecond)
+		admin, err := telemetry.ListenAdmin("127.0.0.1:0", reg, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		serving, stop := context.WithCancel(t.Context())
+		var served sync.WaitGroup
+		served.Go(func() { _ = admin.Run(serving) })
+		defer served.Wait()
+		defer stop()
+
+		r, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+admin.Addr()+"/metrics", nil)
+		r.Header.Set("Accept", "application/openmetrics-text;version=1.0.0")
+		response, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		text, _ := io.ReadAll(response.Body)
+		return string(text)
+	}
+
+	unsampled := strings.TrimSuffix(traceparent, "1") + "0"
+	if text := show(telemetry.Continue(t.Context(), unsampled)); strings.Contains(text, "trace_id") {
+		t.Errorf("an exemplar of a trace that is not sampled:\n%s", text)
+	}
+	text := show(telemetry.Continue(t.Context(), traceparent))
+	for _, name := range []string{
+		"http_request_seconds", "commit_seconds", "relay_commit_to_acknowledge_seconds", "psp_call_seconds", "webhooks_call_seconds",
+	} {
+		line := regexp.MustCompile(name + `_bucket{[^}]*} [0-9]+ # {trace_id="0af7651916cd43dd8448eb211c80319c"} 0.001`)
+		if !line.MatchString(text) {
+			t.Errorf("%s has no exemplar:\n%s", name, text)
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"context"
 	"strconv"
 	"sync"
 	"time"
@@ -12,11 +13,14 @@ import (
 // the database, and stops showing it when it cannot be measured.
 type Relay struct {
 	backlog, oldest, letters, parked, writer *prometheus.GaugeVec
+	stalled, snapshotAge, snapshotSize       *prometheus.GaugeVec
 	published                                prometheus.Counter
 	batch, seconds, reading, age             prometheus.Histogram
 	leader                                   prometheus.Gauge
 	errors                                   *prometheus.CounterVec
 	daysAhead                                *prometheus.GaugeVec
+
+	copies, wanted *prometheus.GaugeVec
 
 	topics  *prometheus.GaugeVec
 	changed *prometheus.GaugeVec
@@ -44,6 +48,16 @@ func NewRelay(reg prometheus.Registerer) *Relay {
 	m.writer = measured("outbox_oldest_writer_seconds",
 		"How long this instance has seen the oldest open transaction that wrote something, to within "+
 			"2 s. Its own events wait for it, no others do.")
+	m.stalled = measured("relay_stalled",
+		"1: events wait and the cursor has not moved for 5 leases, as the database shows it; 0: it moves, "+
+			"or nothing waits. Every instance measures it; /readyz of the one that led last has the reason.")
+	m.snapshotAge = gauges("oldest_snapshot_seconds",
+		"How long this instance has seen the oldest snapshot that a session, a replication slot or a "+
+			"standby holds, to within 2 s; 0: none. Vacuum cleans up nothing newer, and accounts that "+
+			"change often become slow.", "kind")
+	m.snapshotSize = gauges("oldest_snapshot_transactions",
+		"How many transactions have begun since the oldest snapshot that a session, a replication slot "+
+			"or a standby holds.", "kind")
 	m.daysAhead = gauges("partitions_days_ahead",
 		"Days after today (UTC) for which a table has its partition. Usually 7; below 2, partitions "+
 			"are no longer made: look at relay_leader and relay_errors_total.", "table")
@@ -90,6 +104,14 @@ func NewRelay(reg prometheus.Registerer) *Relay {
 			"(sent). With RELAY_PARTITION_CHANGE=refuse nothing passes its next event until an operator "+
 			"decides. Gone like relay_topic_unavailable.", "topic", "sent", "now")
 
+	// Kafka's promise, asked for by every instance.
+	m.copies = gauges("relay_topic_copies",
+		"How many copies an event that Kafka acknowledged has at least: min.insync.replicas of the "+
+			"topic, or its replicas if they are fewer. With 1 the loss of one broker may lose events that "+
+			"were acknowledged. Absent while it is unknown.", "topic")
+	m.wanted = measured("relay_topic_copies_wanted",
+		"How many copies there should be: TOPIC_MIN_INSYNC, or 2.")
+
 	// Starting at 0 makes the first one show in a rate.
 	kinds := []string{"database", "broker", "topic", "refused", "fenced", "partitions"}
 	for _, kind := range append(kinds, "partitions_busy") {
@@ -97,8 +119,9 @@ func NewRelay(reg prometheus.Registerer) *Relay {
 	}
 
 	reg.MustRegister(m.backlog, m.oldest, m.letters, m.parked, m.writer, m.daysAhead)
+	reg.MustRegister(m.stalled, m.snapshotAge, m.snapshotSize)
 	reg.MustRegister(m.published, m.batch, m.seconds, m.reading, m.age, m.leader)
-	reg.MustRegister(m.errors, m.topics, m.changed)
+	reg.MustRegister(m.errors, m.topics, m.changed, m.copies, m.wanted)
 	return m
 }
 
@@ -125,6 +148,25 @@ func (m *Relay) OldestWriter(age time.Duration) { set(m.writer, age.Seconds()) }
 // NoWriter is called when the oldest writer could not be looked up.
 func (m *Relay) NoWriter() { m.writer.Reset() }
 
+// Stalled sets whether events wait and none moves.
+func (m *Relay) Stalled(stalled bool) { set(m.stalled, number(stalled)) }
+
+// NoStalled is called when that could not be measured.
+func (m *Relay) NoStalled() { m.stalled.Reset() }
+
+// OldestSnapshot sets for how long a snapshot of this kind was seen, and how many transactions have
+// begun since.
+func (m *Relay) OldestSnapshot(kind string, age time.Duration, transactions int64) {
+	m.snapshotAge.WithLabelValues(kind).Set(age.Seconds())
+	m.snapshotSize.WithLabelValues(kind).Set(float64(transactions))
+}
+
+// NoSnapshot is called when the oldest snapshots could not be looked up.
+func (m *Relay) NoSnapshot() {
+	m.snapshotAge.Reset()
+	m.snapshotSize.Reset()
+}
+
 // Read counts one read of the outbox that found events.
 func (m *Relay) Read(_ int, took time.Duration) { m.reading.Observe(took.Seconds()) }
 
@@ -137,9 +179,11 @@ func (m *Relay) Published(events int, took time.Duration) {
 	m.forget(time.Now())
 }
 
-// Acknowledged counts one event of a batch that Kafka acknowledged, by its age. It is cheap enough
-// to be called for each (BenchmarkAcknowledged).
-func (m *Relay) Acknowledged(age time.Duration) { m.age.Observe(age.Seconds()) }
+// Acknowledged counts one event of a batch that Kafka acknowledged, by its age. ctx has the span of
+// its request. It is cheap enough to be called for each (BenchmarkAcknowledged).
+func (m *Relay) Acknowledged(ctx context.Context, age time.Duration) {
+	observe(ctx, m.age, age.Seconds())
+}
 
 // Leader sets whether this instance leads.
 func (m *Relay) Leader(leads bool) {
@@ -191,7 +235,28 @@ func (m *Relay) forget(before time.Time) {
 	}
 }
 
+// CopiesWanted sets how many copies of an acknowledged event there should be.
+func (m *Relay) CopiesWanted(copies int) { set(m.wanted, float64(copies)) }
+
+// Copies sets how many copies of an acknowledged event a topic has at least.
+func (m *Relay) Copies(topic string, copies int) {
+	m.copies.WithLabelValues(topic).Set(float64(copies))
+}
+
+// NoCopies is called when that could not be measured of these topics; without one, of any.
+func (m *Relay) NoCopies(topics ...string) {
+	if len(topics) == 0 {
+		m.copies.Reset()
+	}
+	for _, topic := range topics {
+		m.copies.DeleteLabelValues(topic)
+	}
+}
+
 // DaysAhead sets for how many days after today a table has its partition.
 func (m *Relay) DaysAhead(table string, days int) {
 	m.daysAhead.WithLabelValues(table).Set(float64(days))
 }
+
+// NoDaysAhead is called when that could not be measured.
+func (m *Relay) NoDaysAhead() { m.daysAhead.Reset() }

@@ -15,18 +15,17 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlpmetric/otlpmetrichttp"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
-	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/resource"
 	"go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 )
 
 const flushTimeout = 3 * time.Second
 
-// Start sets OpenTelemetry's global tracer provider and propagator (W3C trace context and baggage)
-// and starts the export of the registry's metrics. service is the service's name, and host and
-// process identify the instance, unless OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES say
-// otherwise.
+// Start sets OpenTelemetry's global tracer provider and starts the export of the registry's metrics.
+// service is the service's name, and host and process identify the instance, unless
+// OTEL_SERVICE_NAME or OTEL_RESOURCE_ATTRIBUTES say otherwise.
 //
 // Nothing is exported without an OTLP endpoint, OTEL_TRACES_EXPORTER=otlp or
 // OTEL_METRICS_EXPORTER=otlp. With one, spans or metrics or both are sent as OTLP over HTTP,
@@ -58,14 +57,18 @@ func Start(
 			"traces or metrics not exported", slog.Any("error", err))
 	}))
 
-	tracing := []trace.TracerProviderOption{trace.WithResource(res)}
-	if exports("TRACES", getenv) {
+	// A span that goes nowhere would cost as much as one that is sent.
+	otel.SetTracerProvider(noop.NewTracerProvider())
+	stopTraces := func(context.Context) error { return nil }
+	if Traces(getenv) {
 		exporter, err := otlptracehttp.New(ctx)
 		if err != nil {
 			return nil, fmt.Errorf("make trace exporter (OTEL_EXPORTER_OTLP_…): %w", err)
 		}
 
-		tracing = append(tracing, trace.WithBatcher(exporter))
+		traces := trace.NewTracerProvider(trace.WithResource(res), trace.WithBatcher(exporter))
+		otel.SetTracerProvider(traces)
+		stopTraces = traces.Shutdown
 	}
 
 	measuring := []metric.Option{metric.WithResource(res)}
@@ -80,16 +83,12 @@ func Start(
 		measuring = append(measuring, metric.WithReader(reader))
 	}
 
-	traces, meters := trace.NewTracerProvider(tracing...), metric.NewMeterProvider(measuring...)
-	otel.SetTracerProvider(traces)
-	otel.SetTextMapPropagator(propagation.NewCompositeTextMapPropagator(
-		propagation.TraceContext{}, propagation.Baggage{}))
-
+	meters := metric.NewMeterProvider(measuring...)
 	return func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), flushTimeout)
 		defer cancel()
 
-		if err := errors.Join(traces.Shutdown(ctx), meters.Shutdown(ctx)); err != nil {
+		if err := errors.Join(stopTraces(ctx), meters.Shutdown(ctx)); err != nil {
 			slog.Default().WarnContext(ctx,
 				"last traces or metrics not exported", slog.Any("error", err))
 		}

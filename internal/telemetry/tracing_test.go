@@ -2,13 +2,11 @@ package telemetry_test
 
 import (
 	"bytes"
-	"context"
 	"os"
 	"strings"
 	"testing"
 
 	"go.opentelemetry.io/otel"
-	"go.opentelemetry.io/otel/trace"
 
 	"github.com/oncepay/oncepay/internal/telemetry"
 )
@@ -17,24 +15,17 @@ import (
 
 func none(string) string { return "" }
 
-func TestTraceIDsReachEventsWithoutExporter(t *testing.T) {
+func TestClientIDsReachEventsWithoutExporter(t *testing.T) {
 	stop, err := telemetry.Start(t.Context(), "oncepay-test", telemetry.NewRegistry(), none)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stop()
 
-	ctx, span := otel.Tracer("test").Start(t.Context(), "request")
+	ctx, span := otel.Tracer("test").Start(telemetry.Continue(t.Context(), traceparent), "request")
 	defer span.End()
-	headers := telemetry.Headers(ctx)
-	if !strings.Contains(headers["traceparent"], span.SpanContext().TraceID().String()) {
-		t.Fatalf("headers = %v, span = %v", headers, span.SpanContext())
-	}
-
-	// Another process: only the headers got there.
-	ctx = telemetry.FromHeaders(context.Background(), func(name string) string { return headers[name] })
-	if _, consumed := otel.Tracer("test").Start(ctx, "event"); consumed.SpanContext().TraceID() != span.SpanContext().TraceID() {
-		t.Errorf("trace id = %v, want %v", consumed.SpanContext().TraceID(), span.SpanContext().TraceID())
+	if got := telemetry.Headers(ctx)["traceparent"]; got != traceparent || span.IsRecording() {
+		t.Errorf("traceparent = %q, recording: %v", got, span.IsRecording())
 	}
 }
 
@@ -46,13 +37,43 @@ func TestTracestateTravelsWithTraceparent(t *testing.T) {
 	}
 }
 
-func TestHeadersAreEmptyWithoutSpan(t *testing.T) {
-	malformed := telemetry.FromHeaders(t.Context(), func(string) string { return "garbage" })
-	if trace.SpanContextFromContext(malformed).IsValid() {
-		t.Error("a malformed traceparent was accepted")
+func TestMalformedTraceparentIsIgnored(t *testing.T) {
+	for name, value := range map[string]string{
+		"garbage":        "garbage",
+		"zero trace":     "00-00000000000000000000000000000000-b7ad6b7169203331-01",
+		"zero span":      "00-0af7651916cd43dd8448eb211c80319c-0000000000000000-01",
+		"upper case":     "00-0AF7651916CD43DD8448EB211C80319C-b7ad6b7169203331-01",
+		"version ff":     "ff-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+		"more than 00":   traceparent + "-01",
+		"two of them":    traceparent + "," + traceparent,
+		"no flags":       traceparent[:52],
+		"a long one":     traceparent + strings.Repeat("-00", 10_000),
+		"a quote inside": `00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-0"`,
+	} {
+		ctx := telemetry.FromHeaders(t.Context(), func(string) string { return value })
+		if headers := telemetry.Headers(ctx); headers != nil {
+			t.Errorf("%s: headers = %v", name, headers)
+		}
+		if telemetry.Remote(value).IsValid() || telemetry.Continue(t.Context(), value) != t.Context() {
+			t.Errorf("%s names a span", name)
+		}
 	}
-	if headers := telemetry.Headers(malformed); headers == nil || len(headers) != 0 {
-		t.Errorf("headers = %#v, want an empty map", headers)
+
+	// A later version may say more, of which we pass on what we understand.
+	if got := telemetry.Remote("01" + traceparent[2:] + "-more"); !got.IsSampled() {
+		t.Error("a later version is ignored")
+	}
+}
+
+func TestLongTracestateIsDropped(t *testing.T) {
+	for size, want := range map[int]int{512: 2, 513: 1} {
+		state := "a=" + strings.Repeat("x", 253) + ",b="
+		state += strings.Repeat("x", size-len(state))
+		in := map[string]string{"traceparent": traceparent, "tracestate": state}
+		headers := telemetry.Headers(telemetry.FromHeaders(t.Context(), func(n string) string { return in[n] }))
+		if len(headers) != want {
+			t.Errorf("%d bytes: %v", size, headers)
+		}
 	}
 }
 

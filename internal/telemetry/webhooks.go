@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"context"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -44,10 +45,10 @@ func NewWebhooks(reg prometheus.Registerer) *Webhooks {
 	return m
 }
 
-// Called counts a call: delivered or failed.
-func (m *Webhooks) Called(outcome string, took time.Duration) {
+// Called counts a call: delivered or failed. ctx has its span.
+func (m *Webhooks) Called(ctx context.Context, outcome string, took time.Duration) {
 	m.calls.WithLabelValues(outcome).Inc()
-	m.seconds.Observe(took.Seconds())
+	observe(ctx, m.seconds, took.Seconds())
 }
 
 // Recorded counts deliveries by the state that they were left in.

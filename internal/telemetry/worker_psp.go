@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"context"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -44,22 +45,45 @@ func NewPSP(reg prometheus.Registerer) *PSP {
 			"Operations without a result. pending: never sent; unknown: perhaps executed, sent again by itself; "+
 				"operator: perhaps executed, waits for one.", "state"),
 		oldest: measured("psp_oldest_operation_seconds",
-			"Age of the oldest operation without a result; 0: there is none."),
+			"Age of the oldest operation without a result, those that wait for an operator aside; 0: there is "+
+				"none."),
 	}
 
 	reg.MustRegister(m.calls, m.seconds, m.waited, m.inFlight, m.breaker, m.results, m.conflicts,
 		m.waiting, m.oldest)
 	m.Breaker("closed")
+
+	// Starting at 0 makes the first one show in a rate.
+	for _, call := range []string{"charge", "refund", "find"} {
+		m.seconds.WithLabelValues(call)
+		for _, outcome := range pspOutcomes {
+			m.calls.WithLabelValues(call, outcome)
+		}
+	}
 	for _, kind := range []string{"charge", "refund"} {
-		m.conflicts.WithLabelValues(kind) // an alert compares with 0
+		m.conflicts.WithLabelValues(kind)
+		for _, recorded := range pspRecorded {
+			m.results.WithLabelValues(kind, recorded)
+		}
 	}
 	return m
 }
 
-// Called counts a call of the PSP.
-func (m *PSP) Called(call, outcome string, took time.Duration) {
+// What comes of a call, and what recording its result does.
+var (
+	pspOutcomes = []string{
+		"succeeded", "declined", "refused", "conflict", "key_reused", "timeout", "unreachable",
+		"server_error", "in_progress", "rate_limited", "unauthorized", "unreadable", "breaker_open",
+	}
+	pspRecorded = []string{
+		"applied", "repeated", "conflict", "stale", "no_operation", "unbookable", "locked",
+	}
+)
+
+// Called counts a call of the PSP. ctx has its span.
+func (m *PSP) Called(ctx context.Context, call, outcome string, took time.Duration) {
 	m.calls.WithLabelValues(call, outcome).Inc()
-	m.seconds.WithLabelValues(call).Observe(took.Seconds())
+	observe(ctx, m.seconds.WithLabelValues(call), took.Seconds())
 }
 
 // FirstCall observes how long an operation waited for its first call.

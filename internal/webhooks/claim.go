@@ -19,6 +19,7 @@ type delivery struct {
 	body     []byte
 	url      string
 	secrets  []string // the newest first
+	trace    string   // traceparent of the event
 	until    time.Time
 }
 
@@ -58,7 +59,7 @@ FROM held h JOIN webhook_endpoints e ON e.id = h.endpoint_id
 WHERE d.id = h.id
 RETURNING h.blocked_until IS NULL, d.endpoint_id, d.id, d.token, d.tries, d.event_id::text, e.url, e.secret,
   CASE WHEN e.previous_until > now() THEN e.previous_secret END,
-  CASE WHEN h.blocked_until IS NULL THEN d.body END`
+  coalesce(d.traceparent, ''), CASE WHEN h.blocked_until IS NULL THEN d.body END`
 
 // claim takes deliveries that are due, within the room that each endpoint has. blocked is how many
 // were due and wait for an earlier one.
@@ -77,7 +78,8 @@ func (s *Sender) claim(ctx context.Context) (claimed []*delivery, blocked int, e
 	var secret string
 	var previous *string
 	_, err = pgx.ForEachRow(rows, []any{
-		&free, &d.endpoint, &d.id, &d.token, &d.tries, &d.event, &d.url, &secret, &previous, &d.body,
+		&free, &d.endpoint, &d.id, &d.token, &d.tries, &d.event, &d.url, &secret, &previous,
+		&d.trace, &d.body,
 	}, func() error {
 		if !free {
 			blocked++

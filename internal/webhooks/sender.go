@@ -35,13 +35,22 @@ type Sender struct {
 	Resolver *net.Resolver   // nil: the system's
 	Log      *slog.Logger    // nil: slog.Default()
 
-	// OnCall is called after each call: delivered, or failed, to be tried again or not. OnEnded is
-	// called with the number of deliveries that a transaction gave the state. Both may be nil.
-	OnCall  func(outcome string, took time.Duration)
+	// OnCall is called before each call. It returns the context of the call, and what to call after
+	// it: delivered, or failed, to be tried again or not; status is zero without an answer. OnEnded
+	// is called with the number of deliveries that a transaction gave the state. Both may be nil.
+	OnCall  func(context.Context, Call) (context.Context, func(outcome string, status int))
 	OnEnded func(state DeliveryState, count int)
 
 	lanes  *lanes
 	client *http.Client
+}
+
+// Call is a call of an endpoint.
+type Call struct {
+	EventID     string
+	URL         string
+	Tries       int    // before this one
+	Traceparent string // of the event; empty: it was not traced
 }
 
 const (
@@ -113,7 +122,9 @@ func (s *Sender) setDefaults() {
 		s.Log = slog.Default()
 	}
 	if s.OnCall == nil {
-		s.OnCall = func(string, time.Duration) {}
+		s.OnCall = func(ctx context.Context, _ Call) (context.Context, func(string, int)) {
+			return ctx, func(string, int) {}
+		}
 	}
 	if s.OnEnded == nil {
 		s.OnEnded = func(DeliveryState, int) {}
@@ -133,9 +144,11 @@ func (s *Sender) claimOnce(ctx context.Context) (claimed []*delivery, blocked in
 
 // send makes the call.
 func (s *Sender) send(d *delivery) result {
-	began := time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), s.Timeout)
 	defer cancel()
+	ctx, end := s.OnCall(ctx, Call{
+		EventID: d.event, URL: d.url, Tries: d.tries, Traceparent: d.trace,
+	})
 
 	// Crash point: claimed, not called. The lease ends, and another sender makes the call.
 	status, err := call(ctx, s.client, d)
@@ -150,7 +163,7 @@ func (s *Sender) send(d *delivery) result {
 	if !r.delivered() {
 		outcome = "failed"
 	}
-	s.OnCall(outcome, time.Since(began))
+	end(outcome, status)
 	return r
 }
 

@@ -99,3 +99,31 @@ func Backlog(ctx context.Context, db *pgxpool.Pool) (oldest time.Duration, disab
 	}
 	return time.Duration(seconds * float64(time.Second)), disabled, nil
 }
+
+// The endpoints' first due deliveries, as in backlog; and the newest deliveries, by primary key.
+const due = `
+SELECT (SELECT min(d.next_try_at)
+        FROM webhook_endpoints e CROSS JOIN LATERAL (
+          SELECT d.next_try_at FROM webhook_deliveries d
+          WHERE d.endpoint_id = e.id AND d.state = 'pending' AND d.next_try_at <= now()
+          ORDER BY d.next_try_at LIMIT 1) d
+        WHERE e.state = 'enabled'),
+       (SELECT max(first_tried_at) FROM (
+          SELECT first_tried_at FROM webhook_deliveries ORDER BY id DESC LIMIT 100) newest)`
+
+// Due returns since when the first delivery that is due has waited to be claimed; zero: none is due.
+// And when a call of one of the newest 100 was first recorded; zero: never.
+func Due(ctx context.Context, db *pgxpool.Pool) (since, tried time.Time, err error) {
+	var first, last *time.Time
+	if err := db.QueryRow(ctx, due).Scan(&first, &last); err != nil {
+		return since, tried, fmt.Errorf("look for webhooks that are due: %w", err)
+	}
+
+	if first != nil {
+		since = *first
+	}
+	if last != nil {
+		tried = *last
+	}
+	return since, tried, nil
+}

@@ -70,6 +70,7 @@ func TestOnlyWhatIsWanted(t *testing.T) {
 	completed, declined, foreign := b.event(uuid.New(), 1), b.event(uuid.New(), 1), b.event(uuid.New(), 1)
 	declined.Type, foreign.Tenant = "payment.declined", other
 	b.write(t, early, completed, declined, foreign)
+	b.write(t, completed) // as a consumer of another name does
 	for id, want := range map[uuid.UUID][]uuid.UUID{all.ID: {completed.ID, declined.ID}, some.ID: {completed.ID}} {
 		var got []uuid.UUID
 		for _, d := range b.deliveries(t, id) {

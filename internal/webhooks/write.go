@@ -26,6 +26,8 @@ type Event struct {
 	Time     time.Time
 	Sequence int64 // the aggregate's version; zero: not given
 	Payload  []byte
+
+	Traceparent string // which the calls continue; empty: not traced
 }
 
 // body is what an endpoint gets: type, timestamp and data as Standard Webhooks has them, and the
@@ -68,16 +70,18 @@ func (e Event) body() ([]byte, error) {
 const tenantsWithEndpoints = `
 SELECT DISTINCT tenant_id FROM webhook_endpoints WHERE tenant_id = ANY ($1) AND state <> 'deleted'`
 
-// In the order of the events, whose rows get ids in that order. Disabled endpoints get rows as well:
-// what they missed is sent when they are enabled again.
+// In the order of the events, whose rows get ids in that order. An event that was written before, by
+// a consumer of another name, is passed over. Disabled endpoints get rows as well: what they missed is
+// sent when they are enabled again.
 const insertDeliveries = `
-INSERT INTO webhook_deliveries (endpoint_id, tenant_id, event_id, event_type, subject, body)
-SELECT e.id, t.tenant_id, t.event_id, t.event_type, t.subject, t.body
-FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::timestamptz[], $6::bytea[])
-     WITH ORDINALITY t(event_id, tenant_id, event_type, subject, at, body, i)
+INSERT INTO webhook_deliveries (endpoint_id, tenant_id, event_id, event_type, subject, body, traceparent)
+SELECT e.id, t.tenant_id, t.event_id, t.event_type, t.subject, t.body, nullif(t.traceparent, '')
+FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::timestamptz[], $6::bytea[], $7::text[])
+     WITH ORDINALITY t(event_id, tenant_id, event_type, subject, at, body, traceparent, i)
 JOIN webhook_endpoints e ON e.tenant_id = t.tenant_id AND e.state <> 'deleted' AND e.created_at <= t.at
      AND (e.event_types = '{}' OR t.event_type = ANY (e.event_types))
-ORDER BY t.i, e.id`
+ORDER BY t.i, e.id
+ON CONFLICT (endpoint_id, event_id) DO NOTHING`
 
 // Write makes a delivery of each event for each endpoint of its tenant that takes its type. Call it
 // in the transaction in which an inbox notes the events. Events of one subject must be written in
@@ -91,15 +95,16 @@ func Write(ctx context.Context, tx pgx.Tx, events []Event) error {
 	n := len(wanted)
 	ids, tenants := make([][16]byte, n), make([][16]byte, n)
 	types, subjects := make([]string, n), make([]string, n)
-	times, bodies := make([]time.Time, n), make([][]byte, n)
+	times, bodies, traces := make([]time.Time, n), make([][]byte, n), make([]string, n)
 	for i, e := range wanted {
 		ids[i], tenants[i], types[i], subjects[i], times[i] = e.ID, e.Tenant, e.Type, e.Subject, e.Time
+		traces[i] = e.Traceparent
 		if bodies[i], err = e.body(); err != nil {
 			return err
 		}
 	}
 
-	_, err = tx.Exec(ctx, insertDeliveries, ids, tenants, types, subjects, times, bodies)
+	_, err = tx.Exec(ctx, insertDeliveries, ids, tenants, types, subjects, times, bodies, traces)
 	if err != nil {
 		return fmt.Errorf("write webhook deliveries: %w", err)
 	}

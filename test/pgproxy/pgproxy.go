@@ -1,5 +1,5 @@
-// Package pgproxy is a proxy in front of Postgres that decides the fate of each COMMIT. For tests
-// only.
+// Package pgproxy is a proxy in front of Postgres that decides the fate of each COMMIT. For tests and
+// the demo.
 package pgproxy
 
 import (
@@ -32,6 +32,7 @@ const (
 // Proxy is a running proxy.
 type Proxy struct {
 	fate     func(conn, commit int) Fate
+	seen     func(conn int, message []byte)
 	server   *pgconn.Config
 	listener net.Listener
 	conns    atomic.Int64
@@ -48,31 +49,48 @@ type Proxy struct {
 // COMMIT, from many goroutines: conn counts connections, commit the COMMITs of each, both from 1.
 func Start(t testing.TB, server string, fate func(conn, commit int) Fate) *Proxy {
 	t.Helper()
-	cfg, err := pgconn.ParseConfig(server)
+	p, err := Listen(server, fate, nil)
 	if err != nil {
 		t.Fatal(err)
+	}
+
+	t.Cleanup(p.Close)
+	return p
+}
+
+// Listen is Start without a test; the caller calls Close. It shows seen, if that is not nil, what else
+// the client of a connection sends. The message is seen's until it returns.
+func Listen(
+	server string, fate func(conn, commit int) Fate, seen func(conn int, message []byte),
+) (*Proxy, error) {
+	cfg, err := pgconn.ParseConfig(server)
+	if err != nil {
+		return nil, fmt.Errorf("start a proxy: %w", err)
 	}
 
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
-		t.Fatal(err)
+		return nil, fmt.Errorf("start a proxy: %w", err)
 	}
 
+	if seen == nil {
+		seen = func(int, []byte) {}
+	}
 	p := &Proxy{
-		fate: fate, server: cfg, listener: l,
+		fate: fate, seen: seen, server: cfg, listener: l,
 		open: map[net.Conn]bool{}, released: make(chan struct{}),
 	}
 	p.release = sync.OnceFunc(func() { close(p.released) })
 	p.all.Go(p.accept)
+	return p, nil
+}
 
-	t.Cleanup(func() {
-		_ = l.Close() // end accept
-		p.SetDown(true)
-		p.Release()
-		p.all.Wait()
-	})
-
-	return p
+// Close ends all connections.
+func (p *Proxy) Close() {
+	_ = p.listener.Close() // end accept
+	p.SetDown(true)
+	p.Release()
+	p.all.Wait()
 }
 
 // Through makes a client's configuration lead through the proxy, without TLS.
@@ -144,7 +162,8 @@ func (p *Proxy) serve(client net.Conn, n int) {
 	})
 
 	fate := func(commit int) Fate { return p.fate(n, commit) }
-	requests(client, server, fate, &silent, p.released)
+	seen := func(message []byte) { p.seen(n, message) }
+	requests(client, server, fate, seen, &silent, p.released)
 }
 
 // keep adds connections for SetDown to break, and reports whether the server is up.
@@ -176,10 +195,10 @@ const (
 
 // requests passes on what the client sends, and lets each COMMIT meet its fate.
 func requests(
-	client, server net.Conn, fate func(commit int) Fate, silent *atomic.Bool,
+	client, server net.Conn, fate func(commit int) Fate, seen func([]byte), silent *atomic.Bool,
 	released <-chan struct{},
 ) {
-	r := bufio.NewReader(client)
+	r, w := bufio.NewReader(client), bufio.NewWriter(server)
 
 	// Before it starts, a client may ask for encryption, in a message of eight bytes.
 	m, err := read(r, startLength)
@@ -192,8 +211,14 @@ func requests(
 	for commits := 0; err == nil; m, err = read(r, length) {
 		become := Pass
 		if strings.EqualFold(string(m[min(length, len(m)):]), "commit\x00") && m[0] == 'Q' {
+			// What was sent before it has arrived, whatever its fate.
+			if err := w.Flush(); err != nil {
+				return
+			}
 			commits++
 			become = fate(commits)
+		} else {
+			seen(m)
 		}
 
 		switch become {
@@ -207,22 +232,36 @@ func requests(
 			silent.Store(true)
 		}
 
-		if _, err := server.Write(m); err != nil || become == Cut {
+		if pass(w, r, m) != nil {
+			return
+		}
+		if become == Cut {
+			_ = w.Flush() // the connection ends either way
 			return
 		}
 	}
 }
 
+// pass writes a message, and sends it off unless more can be read at once.
+func pass(w *bufio.Writer, r *bufio.Reader, m []byte) error {
+	if _, err := w.Write(m); err != nil || r.Buffered() > 0 {
+		return err
+	}
+	return w.Flush()
+}
+
 // answers passes on what the server sends, until the reply to be lost has come.
 func answers(client net.Conn, server *bufio.Reader, silent *atomic.Bool) {
+	w := bufio.NewWriter(client)
 	for {
 		m, err := read(server, length)
 
 		switch lost := silent.Load(); {
 		case err != nil || lost && m[0] == 'Z': // ready for the next query: it has committed
+			_ = w.Flush() // the answers before it
 			return
 		case !lost:
-			if _, err := client.Write(m); err != nil {
+			if err := pass(w, server, m); err != nil {
 				return
 			}
 		}

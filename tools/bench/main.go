@@ -78,7 +78,7 @@ func command(ctx context.Context, args []string, stdout io.Writer) error {
 		case benchmark == "expiry":
 			return expiry(ctx, o, stdout)
 		case benchmark == "psp":
-			return psp(ctx, o, stdout)
+			return cards(ctx, o, stdout)
 		}
 
 		return relay(ctx, o, stdout)

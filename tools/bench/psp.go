@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -18,11 +16,13 @@ import (
 	"github.com/oncepay/oncepay/internal/fakepsp"
 	"github.com/oncepay/oncepay/internal/invariant"
 	"github.com/oncepay/oncepay/internal/process"
+	"github.com/oncepay/oncepay/internal/psp"
+	"github.com/oncepay/oncepay/internal/traffic"
 	"github.com/oncepay/oncepay/tools/rig"
 )
 
-// psp is the benchmark from top to bottom.
-func psp(ctx context.Context, o options, stdout io.Writer) (err error) {
+// cards is the benchmark from top to bottom.
+func cards(ctx context.Context, o options, stdout io.Writer) (err error) {
 	started, err := start(ctx, o, stdout, "api", "oncepay", "worker", "fakepsp")
 	defer func() { err = errors.Join(err, started.stop()) }()
 	if err != nil {
@@ -151,46 +151,10 @@ func (p *provided) settle(ctx context.Context) error {
 // faults replaces those of the PSP. Down is as of fakepsp.Faults.
 func (p *provided) faults(ctx context.Context, down string) error {
 	f := fakepsp.Faults{Latency: fakepsp.Duration(p.latency), Down: down}
-	return p.admin(ctx, http.MethodPut, "/admin/faults", f, &f)
+	return fakepsp.Ask(ctx, http.MethodPut, "http://"+p.psp.Addr, "/admin/faults", f, &f)
 }
 
 // books are those of the PSP.
 func (p *provided) books(ctx context.Context) ([]invariant.PSPEntry, error) {
-	var books fakepsp.Books
-	if err := p.admin(ctx, http.MethodGet, "/admin/books", nil, &books); err != nil {
-		return nil, err
-	}
-	if twice := books.Totals.OperationsTwice; twice > 0 {
-		return nil, fmt.Errorf("the PSP charged %d operations twice", twice)
-	}
-
-	entries := []invariant.PSPEntry{}
-	for _, c := range books.Charges {
-		entries = append(entries, invariant.PSPEntry{
-			Kind: "charge", Reference: c.ID, OperationID: c.Metadata["operation_id"], AmountMinor: c.Amount,
-			Currency: strings.ToUpper(c.Currency), Declined: c.Status != "succeeded",
-		})
-	}
-	return entries, nil
-}
-
-func (p *provided) admin(ctx context.Context, method, path string, body, answer any) error {
-	text, err := json.Marshal(body)
-	if err != nil {
-		return err
-	}
-	r, err := http.NewRequestWithContext(ctx, method, "http://"+p.psp.Addr+path, bytes.NewReader(text))
-	if err != nil {
-		return err
-	}
-
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return fmt.Errorf("ask fakepsp: %w", err)
-	}
-	defer response.Body.Close()
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("ask fakepsp: %s %s answered %d", method, path, response.StatusCode)
-	}
-	return json.NewDecoder(response.Body).Decode(answer)
+	return traffic.ReadBooks(ctx, psp.NewClient("http://"+p.psp.Addr, pspKey, 1))
 }

@@ -2,14 +2,12 @@ package rig
 
 import (
 	"context"
-	"fmt"
-	"net/http"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
 	dto "github.com/prometheus/client_model/go"
-	"github.com/prometheus/common/expfmt"
-	"github.com/prometheus/common/model"
+
+	"github.com/oncepay/oncepay/internal/scrape"
 )
 
 // Latencies are durations from a microsecond to ten minutes, with three digits.
@@ -34,23 +32,5 @@ func (l Latencies) Millis(percent float64) float64 {
 func Metrics(ctx context.Context, admin string) (map[string]*dto.MetricFamily, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin+"/metrics", nil)
-	if err != nil {
-		return nil, fmt.Errorf("read metrics: %w", err)
-	}
-
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return nil, fmt.Errorf("read metrics: %w", err)
-	}
-	defer response.Body.Close()
-
-	parser := expfmt.NewTextParser(model.LegacyValidation)
-	metrics, err := parser.TextToMetricFamilies(response.Body)
-	if err != nil {
-		return nil, fmt.Errorf("read metrics: %w", err)
-	}
-
-	return metrics, nil
+	return scrape.Metrics(ctx, admin)
 }

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -149,10 +148,10 @@ func (s *storming) url(role string) string { return s.postgres.URL(role, databas
 func (s *storming) start(ctx context.Context, g *errgroup.Group) error {
 	// Both know where the other one is, so one address must be known before.
 	var err error
-	if s.api, err = freeAddress(); err != nil {
+	if s.api, err = process.FreeAddress(); err != nil {
 		return err
 	}
-	if s.psp, err = freeAddress(); err != nil {
+	if s.psp, err = process.FreeAddress(); err != nil {
 		return err
 	}
 
@@ -186,16 +185,6 @@ func (s *storming) start(ctx context.Context, g *errgroup.Group) error {
 	}
 	s.Say("api, relay, consumer, worker and fakepsp run")
 	return nil
-}
-
-// freeAddress finds a port that a program gets each time that it is started.
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }
 
 // tidy removes everything, but keeps logs and the PSP's books of a run that failed.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/oncepay/oncepay/internal/fakepsp"
 	"github.com/oncepay/oncepay/internal/invariant"
-	"github.com/oncepay/oncepay/internal/payments"
 	"github.com/oncepay/oncepay/internal/psp"
 	"github.com/oncepay/oncepay/internal/statements"
 	"github.com/oncepay/oncepay/internal/traffic"
@@ -95,20 +93,12 @@ func (s *storming) drain(ctx context.Context) (totals fakepsp.Totals, err error)
 }
 
 func (s *storming) totals(ctx context.Context) (t fakepsp.Totals, err error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+s.psp+"/admin/totals", nil)
-	if err != nil {
-		return t, err
-	}
-	response, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return t, fmt.Errorf("read the PSP's totals: %w", err)
-	}
-	defer response.Body.Close()
-	return t, json.NewDecoder(response.Body).Decode(&t)
+	err = fakepsp.Ask(ctx, http.MethodGet, "http://"+s.psp, "/admin/totals", nil, &t)
+	return t, err
 }
 
 func (s *storming) check(ctx context.Context) (invariant.Report, error) {
-	books, err := readBooks(ctx, psp.NewClient("http://"+s.psp, pspKey, 1))
+	books, err := traffic.ReadBooks(ctx, psp.NewClient("http://"+s.psp, pspKey, 1))
 	if err != nil {
 		return invariant.Report{}, err
 	}
@@ -118,29 +108,6 @@ func (s *storming) check(ctx context.Context) (invariant.Report, error) {
 		DB: s.db, Brokers: s.kafka.Brokers(), TopicPrefix: "oncepay.", Consumer: statements.Consumer,
 		PSP: books, MostRepeated: 2 * batch,
 	})
-}
-
-// readBooks reads all that the PSP has, as anyone can who has our key.
-func readBooks(ctx context.Context, client *psp.Client) ([]invariant.PSPEntry, error) {
-	books := []invariant.PSPEntry{}
-	for _, kind := range []payments.OperationKind{payments.Charge, payments.RefundCharge} {
-		for after, more := "", true; more; {
-			var page []psp.Entry
-			var err error
-			if page, more, err = client.List(ctx, kind, after); err != nil {
-				return nil, err
-			}
-			for _, e := range page {
-				after = e.Reference
-				books = append(books, invariant.PSPEntry{
-					Kind: string(kind), Reference: e.Reference, ChargeReference: e.ChargeReference,
-					OperationID: e.OperationID, AmountMinor: e.AmountMinor, Currency: e.Currency,
-					Declined: e.Declined,
-				})
-			}
-		}
-	}
-	return books, nil
 }
 
 // objections returns why the run does not count as good: something is wrong, or the run would not

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"time"
@@ -102,22 +100,12 @@ func (s *storming) takeKafkaAway(ctx context.Context) error {
 // calmPSP ends the faults of fakepsp, which may just be starting.
 func (s *storming) calmPSP(ctx context.Context) error {
 	for {
-		body, err := json.Marshal(fakepsp.Faults{})
-		if err != nil {
-			return err
-		}
-		r, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://"+s.psp+"/admin/faults", bytes.NewReader(body))
-		if err != nil {
-			return err
-		}
-		response, err := http.DefaultClient.Do(r)
+		var none fakepsp.Faults
+		err := fakepsp.Ask(ctx, http.MethodPut, "http://"+s.psp, "/admin/faults", none, &none)
 		if err == nil {
-			response.Body.Close()
-			if response.StatusCode == http.StatusOK {
-				return nil
-			}
-			err = fmt.Errorf("answered %d", response.StatusCode)
+			return nil
 		}
+
 		if traffic.Pause(ctx, 100*time.Millisecond); ctx.Err() != nil {
 			return fmt.Errorf("end the faults of fakepsp: %w", err)
 		}

@@ -1,7 +1,8 @@
 // Package kafka is the relay's Publisher for Kafka. Nothing else produces to it.
 //
 // Files: kafka.go opens a Publisher, publish.go sends a batch, progress.go keeps and reads
-// progress, partitions.go watches the number of partitions, record.go makes records of messages.
+// progress, partitions.go watches the number of partitions, copies.go asks how many copies of a
+// record there are, record.go makes records of messages.
 package kafka
 
 import (
@@ -40,6 +41,12 @@ type Producer struct {
 	// partitions.go.
 	DrainOnPartitionChange bool
 
+	// Of topics that are made; those that exist are left alone. Zero: 12 partitions, and the broker's
+	// defaults. The progress topic has one partition, and the other two settings.
+	Partitions  int
+	Replication int // replicas of each partition
+	MinInsync   int // min.insync.replicas: how many copies acks=all waits for, at least
+
 	// Options apply to every client: TLS, SASL, compression. They come last, so they win.
 	Options []kgo.Opt
 }
@@ -47,7 +54,7 @@ type Producer struct {
 const (
 	// Of a topic that is made. The count of an existing topic is left alone: with another one, an
 	// aggregate's next events would go to another partition, out of order with the ones before.
-	partitions = 12
+	defaultPartitions = 12
 	// Progress is in a topic for each relay: this and its name, one partition, compacted.
 	progressTopics = "relay-progress."
 	// A record batch adds 61 bytes (KIP-98), which the broker counts, and its length, which
@@ -127,21 +134,28 @@ func (k Producer) newClient(opts ...kgo.Opt) (*kgo.Client, error) {
 
 // Ping returns an error unless a broker answers.
 func (k Producer) Ping(ctx context.Context) error {
+	return k.ask(ctx, func(client *kgo.Client) error {
+		if err := client.Ping(ctx); err != nil {
+			return fmt.Errorf("reach Kafka at %s: %w", strings.Join(k.Brokers, ","), err)
+		}
+		return nil
+	})
+}
+
+// ask calls f with a client of its own, which is closed when f returns or ctx ends.
+func (k Producer) ask(ctx context.Context, f func(*kgo.Client) error) error {
 	client, err := k.newClient()
 	if err != nil {
 		return err
 	}
 
 	stillOpen := context.AfterFunc(ctx, client.Close) // as in Open
-	err = client.Ping(ctx)
+	err = f(client)
 	if stillOpen() {
 		client.Close()
 	}
-	if err != nil {
-		return fmt.Errorf("reach Kafka at %s: %w", strings.Join(k.Brokers, ","), err)
-	}
 
-	return nil
+	return err
 }
 
 func (p *publisher) open(ctx context.Context) (*relay.Progress, error) {
@@ -165,13 +179,15 @@ func (p *publisher) open(ctx context.Context) (*relay.Progress, error) {
 			"cleanup.policy": kadm.StringPtr("compact"), "segment.bytes": kadm.StringPtr("4194304"),
 			"min.cleanable.dirty.ratio": kadm.StringPtr("0.1"),
 		}
-		if _, err := makeTopics(ctx, admin, 1, settings, p.progressTopic); err != nil {
+		if _, err := p.makeTopics(ctx, admin, 1, settings, p.progressTopic); err != nil {
 			return nil, err
 		}
 	}
 
 	missing := slices.DeleteFunc(slices.Clone(names), func(t string) bool { return there[t] > 0 })
-	if p.made, err = makeTopics(ctx, admin, partitions, nil, missing...); err != nil {
+	partitions := int32(cmp.Or(p.Partitions, defaultPartitions))
+	p.made, err = p.makeTopics(ctx, admin, partitions, map[string]*string{}, missing...)
+	if err != nil {
 		return nil, err
 	}
 
@@ -192,8 +208,8 @@ func (p *publisher) open(ctx context.Context) (*relay.Progress, error) {
 	return kept, p.compareCounts(ctx)
 }
 
-// makeTopics returns how many partitions each topic has that it made.
-func makeTopics(
+// makeTopics returns how many partitions each topic has that it made. It adds to the settings.
+func (k Producer) makeTopics(
 	ctx context.Context, admin *kadm.Client, partitions int32, settings map[string]*string,
 	names ...string,
 ) (map[string]int32, error) {
@@ -201,7 +217,11 @@ func makeTopics(
 		return nil, nil
 	}
 
-	const replicas = -1 // the broker's default
+	replicas := int16(cmp.Or(k.Replication, -1)) // -1: the broker's default
+	if k.MinInsync > 0 {
+		settings[minInsync] = kadm.StringPtr(strconv.Itoa(k.MinInsync))
+	}
+
 	answers, err := admin.CreateTopics(ctx, partitions, replicas, settings, names...)
 	if err != nil {
 		return nil, fmt.Errorf("make topics: %w", err)
