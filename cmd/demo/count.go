@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/oncepay/oncepay/cmd/demo/local"
 	"github.com/oncepay/oncepay/internal/invariant"
 	"github.com/oncepay/oncepay/internal/psp"
 	"github.com/oncepay/oncepay/internal/statements"
@@ -60,9 +61,8 @@ func (d *demo) count(ctx context.Context, l *traffic.Load, v traffic.View) error
 	d.say("and in the PSP's books")
 	// Each killed relay may have two batches repeated: those sent but not yet behind its cursor.
 	report, err := d.compare(ctx, invariant.Sources{
-		History: []string{l.History.Path},
-		MostRepeated: int(d.before.Repeated) +
-			2*d.stack.batch()*d.killed(func(k kill) bool { return k.program == "relay" }),
+		History:      []string{l.History.Path},
+		MostRepeated: int(d.before.Repeated) + 2*d.batch()*d.interruptions(),
 	})
 	if err != nil {
 		return err
@@ -99,8 +99,17 @@ func (d *demo) count(ctx context.Context, l *traffic.Load, v traffic.View) error
 	return err
 }
 
+// interruptions is how often a leading relay was killed, or by the page kept from its work.
+func (d *demo) interruptions() int {
+	n := d.killed(func(k kill) bool { return k.program == "relay" })
+	if d.stage != nil {
+		n += d.stage.Interruptions()
+	}
+	return n
+}
+
 func (d *demo) awaitWebhooks(ctx context.Context) error {
-	db, err := pgxpool.New(ctx, d.stack.owner())
+	db, err := pgxpool.New(ctx, d.stack.Owner())
 	if err != nil {
 		return fmt.Errorf("connect to the database: %w", err)
 	}
@@ -112,15 +121,15 @@ func (d *demo) awaitWebhooks(ctx context.Context) error {
 }
 
 func (d *demo) compare(ctx context.Context, s invariant.Sources) (invariant.Report, error) {
-	db, err := pgxpool.New(ctx, d.stack.owner())
+	db, err := pgxpool.New(ctx, d.stack.Owner())
 	if err != nil {
 		return invariant.Report{}, fmt.Errorf("connect to the database: %w", err)
 	}
 	defer db.Close()
 
-	s.DB, s.Brokers, s.TopicPrefix, s.Consumer = db, d.stack.brokers(), topicPrefix, statements.Consumer
+	s.DB, s.Brokers, s.TopicPrefix, s.Consumer = db, d.stack.Brokers(), local.TopicPrefix, statements.Consumer
 	s.Progress = d.seldom(2 * time.Second)
-	if s.PSP, err = readBooks(ctx, psp.NewClient(d.stack.psp(), pspKey, 1)); err != nil {
+	if s.PSP, err = traffic.ReadBooks(ctx, psp.NewClient(d.stack.PSP(), local.PSPKey, 1)); err != nil {
 		return invariant.Report{}, err
 	}
 	return invariant.Check(ctx, s)

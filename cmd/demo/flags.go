@@ -16,6 +16,9 @@ from accounts and by card, captures, cancels and refunds. Ctrl-C stops the reque
 doubled, and leaves nothing behind; a second Ctrl-C does not wait. Postgres is
 taken from this machine or downloaded once.
 
+The first line is the address of a page, for this machine only, that shows what
+happens and has buttons to break it. Where there is a desktop it opens by itself.
+
 With -check it needs no terminal: 28 s of requests as fast as they are answered;
 SIGKILL to api, relay, consumer, worker, fakepsp and relay, each with at least
 50 requests in flight; a PSP that loses one reply in twenty; the same count; and as the last line a JSON object. One
@@ -40,6 +43,8 @@ type options struct {
 	kill    bool
 	check   bool
 	compose bool
+	page    string // where the page is served; empty: nowhere
+	browser bool
 }
 
 // parse reads the flags. done means that help was printed and nothing is left to do.
@@ -56,6 +61,10 @@ func parse(args []string, stdout io.Writer) (o options, done bool, err error) {
 		"28 s at full speed, six kills, JSON as the last line")
 	flags.BoolVar(&o.compose, "compose", false,
 		"use what make up runs in Docker, instead of servers of its own")
+	flags.StringVar(&o.page, "page", "127.0.0.1:0",
+		"`address` of this machine where the page is served, port 0 =\na free one; empty = no page, as with -check and -compose")
+	flags.BoolVar(&o.browser, "browser", true,
+		"open the page where there is a desktop")
 
 	set := map[string]bool{}
 	err = flags.Parse(args)
@@ -76,10 +85,16 @@ func parse(args []string, stdout io.Writer) (o options, done bool, err error) {
 		err = errors.New("-for must not be negative")
 	case o.check && (set["rate"] || set["for"] || set["kill"]):
 		err = errors.New("-check sets rate, duration and kills: leave out -rate, -for and -kill")
+	case set["page"] && o.page != "" && (o.check || o.compose):
+		err = errors.New("-page breaks programs of the demo's own: leave out -check and -compose")
 	}
 
 	if err != nil {
 		return o, false, fmt.Errorf("%w (demo -h shows the flags)", err)
+	}
+
+	if o.check || o.compose {
+		o.page = ""
 	}
 
 	o.kill = o.kill || o.check

@@ -54,7 +54,7 @@ var (
 	}
 	aftermath = map[string]string{
 		"api":      "; clients repeat what was cut off",
-		"relay":    "; it sends when the old lease ends (3 s)",
+		"relay":    "; the next one sends when the lease ends (3 s)",
 		"consumer": "; Kafka waits 10 s for the old one",
 		"worker":   "; it finds what was not released, or not answered",
 		"fakepsp":  "; what it has done is in its books",
@@ -92,7 +92,11 @@ func (d *demo) killOne(ctx context.Context, v victim, l *traffic.Load) error {
 		inFlight = awaitInFlight(ctx, l, leastInFlight)
 	}
 
-	if err := d.stack.kill(ctx, v); err != nil {
+	if err := d.stack.Strike(ctx, v.program, v.batch == landed); err != nil {
+		if d.stage != nil && ctx.Err() == nil { // a visitor of the page has frozen or killed it
+			d.say("%s was not killed: %v", v.program, err)
+			return nil
+		}
 		return err
 	}
 
@@ -109,7 +113,7 @@ func (d *demo) killOne(ctx context.Context, v victim, l *traffic.Load) error {
 
 	// Retry as a supervisor would: under load the first start may time out on its dependencies.
 	for n := 1; ; n++ {
-		err := d.stack.start(ctx, v.program)
+		err := d.stack.Start(ctx, v.program)
 		if err == nil {
 			break
 		}

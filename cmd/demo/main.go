@@ -17,6 +17,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/oncepay/oncepay/cmd/demo/local"
+	"github.com/oncepay/oncepay/cmd/demo/page"
+	"github.com/oncepay/oncepay/cmd/demo/stage"
 	"github.com/oncepay/oncepay/internal/fakepsp"
 	"github.com/oncepay/oncepay/internal/invariant"
 	"github.com/oncepay/oncepay/internal/statements"
@@ -32,10 +35,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 
 	if err == nil {
-		soft, hard, stop := interrupts(ctx)
+		soft, hard, first, stop := interrupts(ctx)
 		defer stop()
 
-		d := &demo{options: o, out: stdout, begun: time.Now()}
+		d := &demo{options: o, out: stdout, unread: first, begun: time.Now()}
 		err = d.run(soft, hard)
 
 		if o.check {
@@ -53,13 +56,16 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// interrupts returns a context that ends with the first Ctrl-C and one that ends with the second.
-func interrupts(ctx context.Context) (soft, hard context.Context, stop func()) {
+// interrupts returns a context that ends with the first Ctrl-C, or when first is called, and one that
+// ends with the second.
+func interrupts(ctx context.Context) (soft, hard context.Context, first, stop func()) {
 	signals := make(chan os.Signal, 2)
-	// SIGPIPE: the reader of our output is gone.
-	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGPIPE)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	// If the reader of our output goes away, the write must fail. The signal comes for connections,
+	// too, and Kafka in this process has those of programs that are killed.
+	signal.Ignore(syscall.SIGPIPE)
 
-	soft, first := context.WithCancel(ctx)
+	soft, first = context.WithCancel(ctx)
 	hard, second := context.WithCancel(context.WithoutCancel(ctx))
 
 	go func() {
@@ -71,7 +77,7 @@ func interrupts(ctx context.Context) (soft, hard context.Context, stop func()) {
 		}
 	}()
 
-	return soft, hard, func() { signal.Stop(signals); close(signals); first(); second() }
+	return soft, hard, first, func() { signal.Stop(signals); close(signals); first(); second() }
 }
 
 // demo is one run.
@@ -79,8 +85,9 @@ type demo struct {
 	options
 	begun time.Time
 
-	mu  sync.Mutex
-	out io.Writer
+	mu     sync.Mutex
+	out    io.Writer
+	unread func() // called when out has no reader any more
 
 	stack   stack
 	shops   [2]traffic.Seed  // the clients that pay
@@ -93,11 +100,24 @@ type demo struct {
 	hooks   *receiver      // nil in Compose, whose worker does not reach this machine
 	got     webhookCount
 	verdict verdict
+	page    *page.Server // nil: there is none
+	stage   *stage.Stage // nil without a page
 }
 
 // run is the demo from top to bottom. It stops in good order when soft ends, at once when hard
 // does.
 func (d *demo) run(soft, hard context.Context) (err error) {
+	if d.options.page != "" {
+		if d.page, err = page.Listen(d.options.page, d.begun); err != nil {
+			return err
+		}
+		defer d.page.Close()
+		d.print("See it and break it: " + d.page.URL() + "\n")
+		if d.browser {
+			d.page.Open()
+		}
+	}
+
 	dir, err := os.MkdirTemp("", "oncepay-demo-")
 	if err != nil {
 		return fmt.Errorf("make a directory: %w", err)
@@ -114,11 +134,11 @@ func (d *demo) run(soft, hard context.Context) (err error) {
 	if d.compose {
 		d.stack = &compose{say: d.say}
 	} else {
-		d.stack = &local{say: d.say, dir: dir}
+		d.stack = &local.Service{Say: d.say, Dir: dir, Proxied: d.page != nil}
 	}
 
-	defer d.stack.close()
-	if err := d.stack.open(soft); err != nil {
+	defer d.stack.Close()
+	if err := d.stack.Open(soft); err != nil {
 		return err
 	}
 
@@ -126,7 +146,7 @@ func (d *demo) run(soft, hard context.Context) (err error) {
 		return err
 	}
 
-	view, err := traffic.OpenView(soft, d.stack.owner(), d.stack.brokers(), statements.Consumer)
+	view, err := traffic.OpenView(soft, d.stack.Owner(), d.stack.Brokers(), statements.Consumer)
 	if err != nil {
 		return err
 	}
@@ -137,13 +157,13 @@ func (d *demo) run(soft, hard context.Context) (err error) {
 			return err
 		}
 		defer d.hooks.close()
-		if err := d.hooks.subscribe(soft, d.stack.url(), d.shops[0]); err != nil {
+		if err := d.hooks.subscribe(soft, d.stack.URL(), d.shops[0]); err != nil {
 			return err
 		}
 		d.say("webhooks of all payments go to http://%s", d.hooks.address)
 	}
 
-	load, err := traffic.New(dir, d.stack.url(), d.shops[:])
+	load, err := traffic.New(dir, d.stack.URL(), d.shops[:])
 	if err != nil {
 		return err
 	}
@@ -164,10 +184,33 @@ func (d *demo) run(soft, hard context.Context) (err error) {
 		}
 	}
 
+	if d.page != nil {
+		if err := d.openStage(soft, load); err != nil {
+			return err
+		}
+		defer func() {
+			d.page.SetStage(nil)
+			d.stage.Close()
+		}()
+	}
+
 	if err := d.show(soft, hard, load, view); err != nil {
 		return err
 	}
 	return d.count(hard, load, view)
+}
+
+// openStage lets the page show what runs, and act on it.
+func (d *demo) openStage(ctx context.Context, l *traffic.Load) (err error) {
+	d.stage, err = stage.New(ctx, stage.Options{
+		Service: d.stack.(*local.Service), Timeline: d.page.Timeline, Begun: d.begun,
+		Visitor: d.visitor, InFlight: l.InFlight, Received: d.hooks.place,
+	})
+	if err != nil {
+		return err
+	}
+	d.page.SetStage(d.stage.Page())
+	return nil
 }
 
 // keepLogs leaves only logs and history in dir and reports whether there are any.
@@ -194,5 +237,7 @@ func (d *demo) say(format string, args ...any) {
 func (d *demo) print(text string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	fmt.Fprint(d.out, text)
+	if _, err := fmt.Fprint(d.out, text); err != nil {
+		d.unread()
+	}
 }

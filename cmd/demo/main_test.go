@@ -7,11 +7,31 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"os/signal"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"unicode/utf8"
 )
+
+// TestOnlyPeopleInterrupt: a write to a program that was killed raises SIGPIPE, which is no Ctrl-C. A write that fails
+// because nobody reads the output is one.
+func TestOnlyPeopleInterrupt(t *testing.T) {
+	soft, hard, first, stop := interrupts(t.Context())
+	defer stop()
+	if !signal.Ignored(syscall.SIGPIPE) {
+		t.Error("SIGPIPE counts")
+	}
+
+	unread, reader := io.Pipe()
+	unread.Close()
+	d := &demo{out: reader, unread: first}
+	d.say("hello")
+	if soft.Err() == nil || hard.Err() != nil {
+		t.Errorf("without a reader: soft %v, hard %v", soft.Err(), hard.Err())
+	}
+}
 
 // TestPrintedCommandsAnswerAsPromised does what a visitor does: pastes what the demo prints.
 func TestPrintedCommandsAnswerAsPromised(t *testing.T) {
@@ -22,7 +42,7 @@ func TestPrintedCommandsAnswerAsPromised(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	go func() {
-		ended <- run(ctx, nil, in, &stderr)
+		ended <- run(ctx, []string{"-page", ""}, in, &stderr)
 		in.Close()
 	}()
 	defer func() { go io.Copy(io.Discard, out) }() // a test that failed must not keep the demo from stopping
@@ -103,37 +123,6 @@ func paste(t *testing.T, text, amount string) answer {
 		t.Fatal(err)
 	}
 	return answer{response.StatusCode, response.Header.Get("Idempotent-Replayed"), string(body)}
-}
-
-func TestRestartKeepsAddresses(t *testing.T) {
-	t.Parallel()
-	l := &local{dir: t.TempDir(), say: t.Logf}
-	defer l.close()
-	if err := l.open(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	url, admin := l.url(), l.admin["api"]
-	if err := l.kill(t.Context(), victim{program: "api"}); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.start(t.Context(), "api"); err != nil {
-		t.Fatal(err)
-	}
-	for _, address := range []string{url + "/livez", "http://" + admin + "/metrics"} {
-		response, err := http.Get(address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		response.Body.Close()
-		if response.StatusCode != http.StatusOK {
-			t.Errorf("%s: %s", address, response.Status)
-		}
-	}
-	select {
-	case err := <-l.failed():
-		t.Errorf("a killed program counts as failed: %v", err)
-	default:
-	}
 }
 
 func TestWrongFlagIsOneLine(t *testing.T) {

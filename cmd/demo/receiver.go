@@ -87,6 +87,14 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	}
 }
 
+// place returns an event's among the first deliveries.
+func (r *receiver) place(event string) (place int, came bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	place, came = r.received[event]
+	return place, came
+}
+
 // What the endpoint must have got, each payment's events in their order.
 const expectedWebhooks = `
 SELECT o.event_id::text, o.aggregate_id

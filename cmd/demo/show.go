@@ -33,8 +33,12 @@ func (d *demo) show(soft, hard context.Context, l *traffic.Load, v traffic.View)
 
 	err := d.watch(sending, hard, l, v, killed)
 
-	// Stop sending, and wait for the answers that are still to come.
+	// Stop sending, and wait for the answers that are still to come. What a visitor has broken is in
+	// working order first, or they would not come.
 	stop()
+	if d.stage != nil {
+		d.stage.End(hard)
+	}
 	if err != nil {
 		giveUp()
 	}
@@ -71,7 +75,7 @@ func (d *demo) watch(
 		select {
 		case <-soft.Done():
 			return nil
-		case err := <-d.stack.failed():
+		case err := <-d.stack.Failed():
 			return err
 		case err := <-killed:
 			killed <- nil // show reads it, too

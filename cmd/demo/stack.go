@@ -10,36 +10,37 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/oncepay/oncepay/cmd/demo/local"
 	"github.com/oncepay/oncepay/internal/traffic"
 )
 
 // stack is where the service runs: on embedded servers of the demo's own, or in Compose.
 type stack interface {
-	// open starts everything, or checks that it runs.
-	open(ctx context.Context) error
-	// kill ends a program as a crash would, in the middle of its work if it can. start runs it
-	// again and returns when it serves.
-	kill(ctx context.Context, v victim) error
-	start(ctx context.Context, program string) error
-	// failed delivers the error of a program that ended without being killed.
-	failed() <-chan error
-	// oncepay runs the command-line program as the schema's owner and returns its output.
-	oncepay(ctx context.Context, args ...string) ([]byte, error)
-	close()
+	// Open starts everything, or checks that it runs.
+	Open(ctx context.Context) error
+	// Strike kills a program in the middle of its work if it can: a relay with a batch at the broker,
+	// landed or dropped. Start runs it again and returns when it serves.
+	Strike(ctx context.Context, program string, landed bool) error
+	Start(ctx context.Context, program string) error
+	// Failed delivers the error of a program that ended without being killed.
+	Failed() <-chan error
+	// Oncepay is the command-line program, as the schema's owner.
+	Oncepay(ctx context.Context, args ...string) *exec.Cmd
+	Close()
 
-	url() string   // the API's
-	owner() string // the database, as the schema's owner
-	brokers() []string
-	psp() string // fakepsp's URL
-	batch() int  // RELAY_BATCH: a killed relay may have two of them repeated, no more
+	URL() string   // the API's
+	Owner() string // the database, as the schema's owner
+	Brokers() []string
+	PSP() string // fakepsp's URL
 }
 
-// topicPrefix is TOPIC_PREFIX's default.
-const topicPrefix = "oncepay."
-
-// programs are in the order in which requests pass through them. The worker goes on with what a
-// request began.
-var programs = []string{"api", "worker", "fakepsp", "relay", "consumer"}
+// batch is RELAY_BATCH: a killed relay may have two of them repeated, no more.
+func (d *demo) batch() int {
+	if d.compose {
+		return 2500 // the default
+	}
+	return local.Batch
+}
 
 // prepare creates clients of one tenant: two for the demo's own requests, all of which are counted,
 // and one for the visitor.
@@ -49,7 +50,7 @@ func (d *demo) prepare(ctx context.Context) error {
 	for name, s := range map[string]*traffic.Seed{
 		"shop-" + run: &d.shops[0], "other-shop-" + run: &d.shops[1], "visitor-" + run: &d.visitor,
 	} {
-		out, err := d.stack.oncepay(ctx, traffic.SeedArgs(name)...)
+		out, err := output(d.stack.Oncepay(ctx, traffic.SeedArgs(name)...))
 		if err != nil {
 			return err
 		}

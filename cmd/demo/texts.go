@@ -86,7 +86,7 @@ Ctrl-C stops the requests and counts.
 // printCommands prints what a visitor can type. The lines fit into 80 columns, and a shell gets
 // them as they are.
 func (d *demo) printCommands() {
-	d.print(fmt.Sprintf(commands, d.stack.url(), d.visitor.Token, d.stack.owner(),
+	d.print(fmt.Sprintf(commands, d.stack.URL(), d.visitor.Token, d.stack.Owner(),
 		d.visitor.Accounts[0].ID, d.visitor.Accounts[1].ID, d.visitor.Accounts[0].ID))
 }
 
