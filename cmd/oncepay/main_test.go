@@ -264,7 +264,7 @@ func TestEveryCommandExplainsItselfWithAnExample(t *testing.T) {
 	}
 	for _, name := range []string{
 		"seed", "tenants list", "tenants create", "clients list", "clients create", "credentials list", "credentials create",
-		"credentials revoke", "statement", "outbox", "pay", "capture", "cancel", "refund", "get", "key",
+		"credentials revoke", "statement", "outbox", "top", "pay", "capture", "cancel", "refund", "get", "key",
 	} {
 		out := must(t, nil, append(strings.Fields(name), "-h")...)
 		for _, want := range []string{"Usage:\n  oncepay " + name + " ", "Examples:\n  oncepay " + name, "Flags:\n", "--json"} {
