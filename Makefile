@@ -2,6 +2,7 @@
 
 LINT_VERSION := v2.15.0
 LINT         := bin/golangci-lint-$(LINT_VERSION)
+COLLECTOR    := bin/otelcol
 VERSION      := $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 
 # The race detector needs a C compiler.
@@ -10,8 +11,14 @@ RACE := $(shell command -v $${CC:-gcc} >/dev/null 2>&1 && echo -race)
 # test/e2e goes through it. Debian puts it where only root looks.
 PGBOUNCER := $(shell PATH=$$PATH:/usr/sbin command -v pgbouncer)
 
+# test/observe and test/e2e check rules and dashboards with it.
+PROMETHEUS := $(shell command -v promtool)
+
+# test/e2e sends traces through it, and would build it itself, within its own time.
+BUILD_COLLECTOR = @$(MAKE) --no-print-directory $(COLLECTOR) || echo "NO COLLECTOR: no trace is tested through one (its modules cannot be downloaded)"
+
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kill demo-check bench-intake bench-expiry bench-psp bench-relay bench-smoke mutants soak soak-psp record test test-big test-containers check fmt fmt-check vet lint build migrate up down test-compose compose-demo clean tools
+.PHONY: help demo demo-kill demo-check bench-intake bench-expiry bench-psp bench-relay bench-smoke mutants soak soak-psp record test test-big test-ops test-containers check fmt fmt-check vet lint build migrate up up-observability down test-compose compose-demo clean tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,17 +35,25 @@ demo-check: ## the same without a terminal: 28 s at full speed, api, consumer, w
 test: ## all tests with -race, against an embedded Postgres and broker (or TEST_DATABASE_URL, TEST_KAFKA_BROKERS)
 	@[ -n "$(RACE)" ] || echo "NO C COMPILER: the tests run without the race detector (install gcc)"
 	@[ -n "$(PGBOUNCER)" ] || echo "NO PGBOUNCER: nothing is tested through a pooler (install pgbouncer)"
+	@[ -n "$(PROMETHEUS)" ] || echo "NO PROMETHEUS: no rule and no dashboard is tested (install prometheus)"
+	$(BUILD_COLLECTOR)
 	go run ./test/servers -- go test $(RACE) -count=1 ./...
 
 test-big: ## the plans of all statements with 10 million keys, payments and events (or PLAN_ROWS); minutes, and 15 GB of disk
 	PLAN_ROWS=$${PLAN_ROWS:-10000000} go test -count=1 -timeout 2h -run Big ./test/plans
 
+test-ops: ## deploys with the real programs under load: schema first, programs first, taken back (under a minute; part of test, too)
+	go run ./test/servers -- go test $(RACE) -count=1 ./test/ops
+
 test-containers: ## all tests with -race, against Postgres and Kafka in Docker, and the whole chain in test/e2e
 	@[ -n "$(RACE)" ] || echo "NO C COMPILER: the tests run without the race detector (install gcc)"
 	@[ -n "$(PGBOUNCER)" ] || echo "NO PGBOUNCER: nothing is tested through a pooler (install pgbouncer)"
+	@[ -n "$(PROMETHEUS)" ] || echo "NO PROMETHEUS: no rule and no dashboard is tested (install prometheus)"
+	$(BUILD_COLLECTOR)
 	TEST_SERVERS=docker go run ./test/servers -docker -- go test $(RACE) -count=1 ./...
 
 mutants: ## plant the bugs of test/mutants one by one: the tests must fail with each (minutes; RUN=regexp for some of them)
+	$(BUILD_COLLECTOR)
 	go run ./test/servers -- go run ./tools/mutants -run '$(RUN)'
 
 check: fmt-check vet lint test ## what CI runs first: format, vet, lint, test
@@ -65,8 +80,15 @@ up: export VERSION := $(VERSION)
 up: ## build the image and start everything in Docker, wait until it is healthy
 	docker compose up --build --detach --wait
 
-down: ## stop what `make up` started and delete its data
-	docker compose down --volumes
+# Traces go to the collector. Metrics are scraped, so they are not sent as well.
+up-observability: export VERSION := $(VERSION)
+up-observability: export OTEL_EXPORTER_OTLP_ENDPOINT := http://collector:4318
+up-observability: export OTEL_METRICS_EXPORTER := none
+up-observability: ## the same, with Prometheus, Grafana (http://127.0.0.1:3000), a collector and Jaeger
+	docker compose --profile observability up --build --detach --wait
+
+down: ## stop what `make up` or `make up-observability` started and delete its data
+	docker compose --profile observability down --volumes
 
 bench-intake: ## payments a second with group commit and without, latencies, cost of each payment; the books are checked (under 5 minutes)
 	go run ./tools/bench intake
@@ -103,9 +125,13 @@ record: ## make docs/demo.svg, the picture of a terminal in the README, from a r
 	mkdir -p bin && go run ./cmd/demo -check >bin/demo.txt
 	awk -f tools/terminal.awk bin/demo.txt >docs/demo.svg
 
-tools: $(LINT) ## build the linter into bin/
+tools: $(LINT) $(COLLECTOR) ## build the linter, and the collector of test/e2e, into bin/
 
 # A tool, not a dependency: its own requirements stay out of go.mod. The first build takes a minute or two.
 $(LINT):
 	GOBIN=$(CURDIR)/bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 	mv bin/golangci-lint $@
+
+# As test/e2e builds it: go build leaves a file alone that it would make again.
+$(COLLECTOR): $(wildcard test/collector/*)
+	go build -C test/collector -buildvcs=false -o $(CURDIR)/$@ .

@@ -162,7 +162,7 @@ func (c *chain) send(ctx context.Context, method, path, key, body string) (answe
 		return answer{}, err
 	}
 	r.Header.Set("Authorization", "Bearer "+c.Token)
-	r.Header.Set("Traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+	r.Header.Set("Traceparent", "00-"+clientTrace+"-"+clientSpan+"-01")
 	if method == http.MethodPost {
 		r.Header.Set("Content-Type", "application/json")
 		r.Header.Set("Idempotency-Key", key)

@@ -37,7 +37,8 @@ func TestDocumentedPrograms(t *testing.T) {
 	}
 	provider := c.provider()
 	names := strings.NewReplacer("--to ACCOUNT", "--to "+c.Accounts[1].ID.String(), "ACCOUNT", c.Accounts[0].ID.String(),
-		"PAYMENT", payment.ID, "KEY", "order-0", "OPERATION", c.operation(), "ENDPOINT", c.endpoint())
+		"PAYMENT", payment.ID, "KEY", "order-0", "OPERATION", c.operation(), "ENDPOINT", c.endpoint(),
+		"oncepay top", "oncepay top --api "+c.api.Admin+" --consumer "+c.consumer.Admin) // not the ports of Compose
 
 	n := 0
 	for _, file := range []string{"../../README.md", "../../docs/operating.md"} {
@@ -87,14 +88,20 @@ func (c *chain) provider() (url string) {
 	return server.URL
 }
 
-// operation pays by card and returns the id of the operation, which nobody executes.
-func (c *chain) operation() (id string) {
+// takeCards opens the clearing account that payments by card need.
+func (c *chain) takeCards() {
 	c.t.Helper()
 	_, err := c.owner.Exec(c.t.Context(), `INSERT INTO accounts (id, tenant_id, kind, currency)
 		SELECT gen_random_uuid(), tenant_id, 'clearing', 'USD' FROM accounts WHERE id = $1`, c.Accounts[0].ID)
 	if err != nil {
 		c.t.Fatal(err)
 	}
+}
+
+// operation pays by card and returns the id of the operation, which nobody executes.
+func (c *chain) operation() (id string) {
+	c.t.Helper()
+	c.takeCards()
 	c.oncepay("pay", "--card", "tok_visa", "--to", c.Accounts[0].ID.String(), "--amount", "100", "--currency", "USD", "--key", "card-0")
 	if err := c.owner.QueryRow(c.t.Context(), `SELECT id FROM psp_operations`).Scan(&id); err != nil {
 		c.t.Fatal(err)

@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -75,25 +74,15 @@ server_round_robin = 1
 
 func findPgBouncer(t *testing.T) string {
 	t.Helper()
-	for _, name := range []string{"pgbouncer", "/usr/sbin/pgbouncer"} { // Debian puts it where only root looks
-		path, err := exec.LookPath(name)
-		if err != nil {
-			continue
-		}
-		version, err := exec.Command(path, "--version").Output()
-		if err != nil {
-			t.Fatalf("%s: %v", path, err)
-		}
-		first, _, _ := strings.Cut(string(version), "\n")
-		t.Logf("%s at %s", first, path)
-		return path
+	path := testenv.Tool(t, "NO PGBOUNCER: nothing is tested through a pooler (apt-get install pgbouncer)",
+		"pgbouncer", "/usr/sbin/pgbouncer") // Debian puts it where only root looks
+	version, err := exec.Command(path, "--version").Output()
+	if err != nil {
+		t.Fatalf("%s: %v", path, err)
 	}
-	const missing = "NO PGBOUNCER: nothing is tested through a pooler (apt-get install pgbouncer)"
-	if os.Getenv("CI") != "" {
-		t.Fatal(missing)
-	}
-	t.Skip(missing)
-	return ""
+	first, _, _ := strings.Cut(string(version), "\n")
+	t.Logf("%s at %s", first, path)
+	return path
 }
 
 // documentedPooler returns what docs/operating.md shows: PgBouncer's configuration, the settings of the roles, a program's URL.
@@ -157,63 +146,23 @@ func (b *pgBouncer) write(name, text string) {
 	}
 }
 
-// The end of standard input ends PgBouncer, so that it does not outlive a test that is killed.
-const bouncerGuard = `
-exec 3<&0
-"$@" 3<&- &
-bouncer=$!
-{ read -r _ <&3; kill -KILL $bouncer; } &
-wait $bouncer
-kill $! 2>/dev/null`
-
 // start returns when PgBouncer answers, or false when it has ended.
 func (b *pgBouncer) start(binary string) bool {
 	b.t.Helper()
-	log, err := os.Create(filepath.Join(b.dir, "log"))
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	defer log.Close()
-	args := []string{"-c", bouncerGuard, "sh", binary, filepath.Join(b.dir, "pgbouncer.ini")}
+	args := []string{filepath.Join(b.dir, "pgbouncer.ini")}
 	if os.Geteuid() == 0 {
 		args = append(args, "-u", "nobody") // it refuses to be root
 	}
-	cmd := exec.Command("/bin/sh", args...)
-	cmd.Stdout, cmd.Stderr = log, log
-	alive, err := cmd.StdinPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() {
-		_ = cmd.Wait() // how it ended is in the log
-		close(ended)
-	}()
-	b.t.Cleanup(func() {
-		_ = alive.Close() // it may have ended
-		<-ended
-		if text, _ := os.ReadFile(filepath.Join(b.dir, "log")); b.t.Failed() {
-			b.t.Logf("log of PgBouncer, its end:\n%s", text[max(0, len(text)-4000):])
-		}
-	})
-	up := false
-	testenv.Eventually(b.t, 10*time.Second, func() error {
-		select {
-		case <-ended:
-			return nil
-		default:
-		}
+
+	// The database is this test's own, so what answers is its PgBouncer.
+	ready := func() error {
 		conn, err := pgx.Connect(b.t.Context(), b.URL("relay"))
-		if err == nil { // the database is this test's own, so this is its PgBouncer
-			up = true
-			return conn.Close(b.t.Context())
+		if err != nil {
+			return err
 		}
-		return err
-	})
-	return up
+		return conn.Close(b.t.Context())
+	}
+	return testenv.Serve(b.t, filepath.Join(b.dir, "log"), ready, binary, args...)
 }
 
 // URL is where a role finds the database.

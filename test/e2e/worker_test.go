@@ -46,7 +46,8 @@ func TestAuthorizationsExpireOnceThoughAWorkerDies(t *testing.T) {
 			})
 			first := chain.start("worker", "WORKER_PARTS=expiry", "DATABASE_URL="+proxy.URL(chain.url("worker")))
 			one.Store(first)
-			chain.authorize(authorizations, time.Second)
+			// Long enough for all of them to be there before the first is over: a frozen worker keeps the accounts.
+			chain.authorize(authorizations, 5*time.Second)
 			select {
 			case <-struck:
 			case <-time.After(30 * time.Second):
@@ -59,7 +60,7 @@ func TestAuthorizationsExpireOnceThoughAWorkerDies(t *testing.T) {
 				signal(t, first, syscall.SIGCONT)
 				proxy.Release()
 				second.Stop()
-				chain.authorize(authorizations, time.Second) // it goes on by itself
+				chain.authorize(authorizations, 5*time.Second) // it goes on by itself
 				chain.number(2*authorizations, `SELECT count(*) FROM payments WHERE status = 'expired' AND version = 2`)
 			}
 			chain.number(0, `SELECT sum(held_minor)::int FROM accounts`)

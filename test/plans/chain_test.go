@@ -108,6 +108,12 @@ func (s *service) publish(t *testing.T) {
 	if _, err := relay.MeasureBacklog(t.Context(), db, "main"); err != nil {
 		t.Fatal(err)
 	}
+	if _, err := (&relay.Stalls{Relay: "main", Lease: time.Second}).Look(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := new(relay.Snapshots).Oldest(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
 	if _, err := new(relay.Writers).Oldest(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}

@@ -95,6 +95,8 @@ func looksUp(n node) bool {
 		return strings.Contains(n.Cond, "xid ") || strings.Contains(n.Cond, "id > ") || n.Cond == "(id = t.id)" || theLast(n)
 	case n.Index == "psp_operations_due": // everybody's, the longest due first
 		return true
+	case n.Index == "psp_operations_pkey" && n.Cond == "": // everybody's newest; how many is checked for all
+		return true
 	case n.Index == "payments_expiring": // everybody's, the oldest first: the sweep, and how far it is behind
 		return true
 	}

@@ -43,8 +43,17 @@ func (s *service) wantAllSent(t *testing.T) {
 				if name == "readCursors" {
 					continue // of oncepay outbox: its test looks at the plan
 				}
+				if name == "lockHolders" {
+					continue // of no table of ours, and in a stall only
+				}
+				if name == "countOverdue" {
+					continue // a metric of the worker, of 1,000 rows at most
+				}
 				if name == "countWaiting" {
 					continue // a metric of the worker, which counts all that a partial index has
+				}
+				if name == "sumBalances" || name == "checkAccounts" {
+					continue // the worker's too, which look at all accounts: TestBooksGoByTheirIndexes
 				}
 				found++
 				if !sent[sql] {

@@ -35,6 +35,7 @@ const (
 	login    = "test/e2e/login_test.go:TestLogInToKafka" // all of its section
 	inBase   = "test/structure/commands_test.go:TestDocumentedSQL"
 	life     = "test/e2e/life_test.go:TestDocumentedLife"
+	copies   = "cmd/relay/copies_test.go:TestDocumentedCommandsRaiseTheCopies"
 )
 
 // figures begin the blocks that are no commands.
@@ -108,6 +109,8 @@ func hasRunner(t *testing.T, command string) bool {
 		test = programs
 	case kafka:
 		test = login
+	case strings.HasPrefix(command, "kafka-configs.sh "):
+		test = copies
 	}
 	if file, name, found := strings.Cut(test, ":"); found {
 		return isTestIn(name, filepath.Join(root, file))
@@ -171,7 +174,8 @@ func TestDocumentedSQL(t *testing.T) {
 		begin, end := "BEGIN", "ROLLBACK"
 		// The roles are there already, and are the whole server's.
 		statement := regexp.MustCompile(`(CREATE ROLE \w+)`).ReplaceAllString(command, "${1}_of_"+db.Name)
-		statement = strings.NewReplacer("PID", "0", "EVENT_ID", "0198a6de-0000-7000-8000-000000000000",
+		statement = strings.NewReplacer("PID", "0",
+			"EVENT_ID", "0198a6de-0000-7000-8000-000000000000", "ACCOUNT_ID", "0198a6de-0000-7000-8000-000000000001",
 			"EVENT_DAY", time.Now().UTC().Format(time.DateOnly), "GID", db.Name).Replace(statement)
 		if strings.HasPrefix(command, "ROLLBACK PREPARED") {
 			begin, end = "BEGIN; DELETE FROM outbox_cursors; PREPARE TRANSACTION '"+db.Name+"'", ""

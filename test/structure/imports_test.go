@@ -31,6 +31,9 @@ const (
 	hooks = "github.com/standard-webhooks/standard-webhooks/libraries"
 )
 
+// terminal is what draws on one. One program does.
+var terminal = []string{"charm.land", "github.com/charmbracelet"}
+
 // table says what each package may import; .golangci.yaml repeats it for the editor. A package that is not in it has no
 // place yet.
 var table = map[string]rule{
@@ -57,12 +60,16 @@ var table = map[string]rule{
 	"internal/program":    {nil, []string{pgx, cli}},
 	"internal/process":    {nil, []string{}},
 	"internal/client":     {nil, []string{}},
+	"internal/scrape":     {nil, []string{prom}},
+	"internal/top":        {[]string{"internal/scrape"}, []string{prom}},
+	"internal/top/screen": {[]string{"internal/top"}, []string{}},
 	"internal/fakepsp":    {nil, []string{hooks}},
 	"internal/invariant":  {nil, []string{pgx, uuid, kgo}},
-	"internal/traffic":    {[]string{"internal/client", "internal/invariant", "internal/outbox"}, []string{pgx, uuid, kgo, "golang.org/x/sync"}},
+	"internal/traffic":    {[]string{"internal/client", "internal/invariant", "internal/outbox", "internal/payments", "internal/psp"}, []string{pgx, uuid, kgo, "golang.org/x/sync"}},
 	"internal/embedded":   {nil, []string{pgx, kgo, "github.com/fergusstrange/embedded-postgres"}},
 	"internal/testenv":    {[]string{"internal/embedded", "migrations"}, nil},
 	"api":                 {nil, []string{}},
+	"deploy":              {nil, []string{}},
 	"migrations":          {nil, []string{pgx, "github.com/pressly/goose/v3"}},
 	"cmd/api":             {[]string{"api", "internal/*", "migrations"}, nil},
 	"cmd/relay":           {[]string{"internal/*", "migrations"}, nil},
@@ -70,8 +77,11 @@ var table = map[string]rule{
 	"cmd/worker":          {[]string{"internal/*", "migrations"}, nil},
 	"cmd/migrate":         {[]string{"internal/*", "migrations"}, nil},
 	"cmd/fakepsp":         {[]string{"internal/fakepsp", "internal/program"}, []string{cli}},
-	"cmd/oncepay":         {[]string{"internal/*", "migrations"}, []string{pgx, uuid, cli}},
-	"cmd/demo":            {[]string{"internal/*", "migrations"}, nil},
+	"cmd/oncepay":         {[]string{"internal/*", "migrations"}, append([]string{pgx, uuid, cli}, terminal...)},
+	"cmd/demo":            {[]string{"internal/*", "cmd/demo/local", "cmd/demo/page", "cmd/demo/stage"}, nil},
+	"cmd/demo/local":      {[]string{"internal/embedded", "internal/process", "migrations", "test/pgproxy"}, []string{pgx, kgo}},
+	"cmd/demo/page":       {nil, []string{}},
+	"cmd/demo/stage":      {[]string{"internal/*", "cmd/demo/local", "cmd/demo/page"}, []string{pgx, uuid, kgo, prom}},
 	"examples/orders": {
 		[]string{"internal/client", "internal/idempotency", "internal/outbox", "internal/relay", "internal/relay/kafka"},
 		[]string{pgx, uuid, "golang.org/x/sync"},
@@ -83,27 +93,35 @@ var table = map[string]rule{
 	"examples/webhook-receiver": {nil, []string{hooks}},
 
 	"tools/mutants":  {nil, []string{}},
-	"tools/rig":      {[]string{"internal/embedded", "internal/testenv", "internal/traffic", "migrations"}, []string{pgx, kgo, prom, "github.com/HdrHistogram/hdrhistogram-go"}},
+	"tools/rig":      {[]string{"internal/embedded", "internal/testenv", "internal/scrape", "internal/traffic", "migrations"}, []string{pgx, kgo, prom, "github.com/HdrHistogram/hdrhistogram-go"}},
 	"tools/bench":    {[]string{"internal/*", "tools/rig"}, []string{pgx, uuid, kgo, prom, "golang.org/x/sync"}},
 	"tools/soak":     {[]string{"internal/*", "tools/rig"}, []string{pgx, uuid, kgo, "golang.org/x/sync"}},
+	"test/observe":   {[]string{"internal/process", "internal/testenv"}, []string{}},
 	"test/pgproxy":   {nil, []string{pgx}},
 	"test/plans":     {nil, nil},
 	"test/servers":   {[]string{"internal/testenv", "internal/embedded"}, nil},
 	"test/structure": {nil, nil},
 	"test/e2e":       {nil, nil},
+	"test/ops":       {nil, nil},
 	"test/contract":  {nil, nil},
 }
 
 // onlyFor lists packages that no other program than those named may contain.
 var onlyFor = map[string][]string{
-	"internal/testenv":   {"test/servers", "tools/rig", "tools/bench", "tools/soak"},
-	"internal/embedded":  {"cmd/demo", "tools/rig", "tools/bench", "tools/soak", "internal/testenv", "test/servers"},
-	"test/pgproxy":       {"test/e2e"},
-	"internal/fakepsp":   {"cmd/fakepsp", "cmd/demo", "tools/rig", "tools/bench", "tools/soak"},
-	"internal/process":   {"cmd/demo", "tools/bench", "tools/soak", "test/e2e"},
-	"internal/invariant": {"cmd/demo", "tools/bench", "tools/soak", "test/e2e", "internal/traffic"},
-	"internal/traffic":   {"cmd/demo", "tools/rig", "tools/bench", "tools/soak"},
+	"internal/testenv":   {"test/observe", "test/servers", "tools/rig", "tools/bench", "tools/soak"},
+	"internal/embedded":  {"cmd/demo/local", "tools/rig", "tools/bench", "tools/soak", "internal/testenv", "test/servers"},
+	"deploy":             {},
+	"test/observe":       {},
+	"test/pgproxy":       {"test/e2e", "cmd/demo/local"},
+	"internal/fakepsp":   {"cmd/fakepsp", "cmd/demo", "cmd/demo/stage", "tools/rig", "tools/bench", "tools/soak"},
+	"internal/process":   {"cmd/demo/local", "tools/bench", "tools/soak", "test/e2e", "test/ops", "test/observe"},
+	"internal/invariant": {"cmd/demo", "cmd/demo/stage", "tools/bench", "tools/soak", "test/e2e", "internal/traffic"},
+	"internal/traffic":   {"cmd/demo", "cmd/demo/stage", "tools/rig", "tools/bench", "tools/soak"},
 	"tools/rig":          {"tools/bench", "tools/soak"},
+
+	"internal/scrape":     {"internal/top", "cmd/demo/stage", "tools/rig"},
+	"internal/top":        {"cmd/oncepay", "internal/top/screen", "test/e2e"},
+	"internal/top/screen": {"cmd/oncepay"},
 }
 
 func TestPackagesImportWhatTheTableAllowsAndNothingElse(t *testing.T) {
@@ -150,6 +168,18 @@ func TestKafkaStaysOut(t *testing.T) {
 		}
 		if strings.Contains(string(out), kgo) {
 			t.Errorf("%s depends on franz-go", folder)
+		}
+	}
+}
+
+// TestOnlyOncepayDraws: a server has no use for a terminal.
+func TestOnlyOncepayDraws(t *testing.T) {
+	t.Parallel()
+	for _, p := range list(t) {
+		for _, imported := range p.Imports {
+			if allowed(terminal, imported) && p.ImportPath != module+"cmd/oncepay" {
+				t.Errorf("%s imports %s", p.ImportPath, imported)
+			}
 		}
 	}
 }

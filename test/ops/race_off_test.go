@@ -1,0 +1,5 @@
+//go:build !race
+
+package ops
+
+var race []string
