@@ -17,14 +17,15 @@ import (
 // events wait.
 //
 // Of a stall the database is asked, not this process: one whose loop is stuck believes that all is
-// well. The instance that led last fails, and if its lease has run out so do the others, since none of
-// them does better. While another instance leads, a standby stays ready, and says that the leader
-// moves nothing: a deploy that replaces the leader waits until the new instances are ready.
+// well. The instance that led last fails, and if its lease has run out so do the others, since none
+// of them does better. While another instance leads, a standby stays ready, and says that the
+// leader moves nothing: a deploy that replaces the leader waits until the new instances are ready.
 //
-// /livez stays 200 in a stall. A restart helps only if the process itself is stuck. It does not bring
-// back a broker, a topic's rights or a lock that another session holds, and it makes events that are on the
-// topic go out again and takes away what a profile would show. So a supervisor should raise an alarm,
-// and a person restart the instance that led last, if the answer names no other reason.
+// /livez stays 200 in a stall. A restart helps only if the process itself is stuck. It does not
+// bring back a broker, a topic's rights or a lock that another session holds, it makes events that
+// are on the topic go out again, and it takes away what a profile would show. So a supervisor
+// should raise an alarm, and a person restart the instance that led last, if the answer names no
+// other reason.
 type probe struct {
 	pool   *pgxpool.Pool
 	broker func(context.Context) error

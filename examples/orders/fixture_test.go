@@ -40,7 +40,7 @@ var programs = sync.OnceValues(func() (string, error) {
 	if built, err = os.MkdirTemp("", "oncepay-orders-"); err != nil {
 		return "", err
 	}
-	return built, process.Build(context.Background(), built, race, "api", "worker", "oncepay")
+	return built, process.Build(context.Background(), built, testenv.Race, "api", "worker", "oncepay")
 })
 
 // bank is the real payments service, with two accounts.

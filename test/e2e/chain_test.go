@@ -31,7 +31,7 @@ var programs = sync.OnceValues(func() (string, error) {
 	if built, err = os.MkdirTemp("", "oncepay-e2e-"); err != nil {
 		return "", err
 	}
-	return built, process.Build(context.Background(), built, race, "api", "relay", "consumer", "worker", "migrate", "oncepay")
+	return built, process.Build(context.Background(), built, testenv.Race, "api", "relay", "consumer", "worker", "migrate", "oncepay")
 })
 
 var built string // what programs made

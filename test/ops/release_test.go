@@ -10,11 +10,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/oncepay/oncepay/internal/process"
+	"github.com/oncepay/oncepay/internal/testenv"
 	"github.com/oncepay/oncepay/migrations"
 )
 
@@ -77,7 +79,7 @@ func newRelease(name string, files map[string]string, programs ...string) *relea
 			return err
 		}
 
-		flags := race[:len(race):len(race)]
+		flags := slices.Clone(testenv.Race)
 		if len(files) > 0 {
 			overlay, err := overlaid(r.dir, files)
 			if err != nil {
