@@ -274,7 +274,7 @@ func TestSpentIsTheTimeOfEachProcess(t *testing.T) {
 func TestWrongFlagOfIntakeIsOneLine(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{
-		"":                           "expected intake, expiry, psp or relay",
+		"":                           "expected intake, expiry, psp, relay or hour",
 		"outtake":                    `"outtake" is no benchmark`,
 		"intake -fast":               "flag provided but not defined: -fast",
 		"intake now":                 `unknown argument "now"`,
@@ -292,6 +292,10 @@ func TestWrongFlagOfIntakeIsOneLine(t *testing.T) {
 		"intake -api LOG_LEVEL=warn": "the benchmark sets it itself",
 		"intake -api committers=4":   "NAME=VALUE",
 		"intake -smoke -rounds 9":    "-smoke decides about -rounds",
+		"hour -smoke":                "flag provided but not defined: -smoke",
+		"hour -minutes 0":            "for flag -minutes: must be 1 to 1440",
+		"hour -stored 999":           "-stored must be -accounts or more",
+		"hour -postgres autovacuum":  "expected NAME=VALUE",
 		"psp -smoke":                 "flag provided but not defined: -smoke",
 		"psp -charges 99":            "for flag -charges: must be 100 to 1000000",
 		"psp -latency 50":            "invalid value",
@@ -308,7 +312,7 @@ func TestWrongFlagOfIntakeIsOneLine(t *testing.T) {
 
 func TestHelpOfIntakeHasExamples(t *testing.T) {
 	t.Parallel()
-	for _, args := range []string{"-h", "--help", "intake -h", "psp -h"} {
+	for _, args := range []string{"-h", "--help", "intake -h", "psp -h", "hour -h"} {
 		var stdout, stderr bytes.Buffer
 		if code := rig.Run(t.Context(), "bench", strings.Fields(args), &stdout, &stderr, command); code != 0 || !strings.Contains(stdout.String(), "go run ./tools/bench intake") || stderr.Len() > 0 {
 			t.Errorf("bench %s: exit code %d\n%s%s", args, code, &stdout, &stderr)

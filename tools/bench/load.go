@@ -55,9 +55,10 @@ type result struct {
 	// latencies of the window. Closed loop: of what was answered in it, since it was sent; open
 	// loop: of what was due in it, since it was due.
 	latencies rig.Latencies
-	keys      []uuid.UUID    // of first answers, warm-up included; of pairs, the payments
-	refused   int            // 429, warm-up included
-	wrong     map[string]int // answers that were not expected, by what they were
+	minutes   []rig.Latencies // the same, for each minute of the window
+	keys      []uuid.UUID     // of first answers, warm-up included; of pairs, the payments
+	refused   int             // 429, warm-up included
+	wrong     map[string]int  // answers that were not expected, by what they were
 }
 
 // span is the window. What happens before it is the warm-up.
@@ -71,6 +72,9 @@ func (l load) run(ctx context.Context, measure func(wait func())) (*result, erro
 	r := &result{start: time.Now(), latencies: rig.NewLatencies(), wrong: map[string]int{}}
 	r.window.from = r.start.Add(l.warmup)
 	r.window.until = r.window.from.Add(l.window)
+	for range (l.window + time.Minute - 1) / time.Minute {
+		r.minutes = append(r.minutes, rig.NewLatencies())
+	}
 
 	var all sync.WaitGroup
 	for n := range l.connections {
@@ -129,8 +133,11 @@ func (l load) connection(ctx context.Context, n int, r *result) {
 
 		// A closed loop counts what was answered in the window, an open one what was due in it.
 		now := time.Now()
-		counts := l.rate == 0 && r.window.holds(now) || l.rate > 0 && r.window.holds(at)
-		l.add(r, key, got, want, counts, now.Sub(at))
+		counted := now
+		if l.rate > 0 {
+			counted = at
+		}
+		l.add(r, key, got, want, counted, now.Sub(at))
 	}
 }
 
@@ -153,8 +160,8 @@ func (l load) turn(r *result) (at time.Time, more bool) {
 	return at, true
 }
 
-// add counts an answer as what it is.
-func (l load) add(r *result, key uuid.UUID, got, want answer, counts bool, took time.Duration) {
+// add counts an answer as what it is, and its latency if at is in the window.
+func (l load) add(r *result, key uuid.UUID, got, want answer, at time.Time, took time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
@@ -167,8 +174,9 @@ func (l load) add(r *result, key uuid.UUID, got, want answer, counts bool, took 
 	case want.replayed == "false":
 		r.keys = append(r.keys, key)
 	}
-	if counts {
+	if r.window.holds(at) {
 		r.latencies.Record(took)
+		r.minutes[at.Sub(r.window.from)/time.Minute].Record(took)
 	}
 }
 

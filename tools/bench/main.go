@@ -25,7 +25,7 @@ func main() {
 	rig.Main("bench", args, command)
 }
 
-const usage = `Usage: bench intake|expiry|psp|relay [flags]
+const usage = `Usage: bench intake|expiry|psp|relay|hour [flags]
 
 intake sends payments to the real api and compares group commit with BATCH_MAX=1 at its best pool
 size. A rate counts if every 201 that was a first answer is one payment and the books balance.
@@ -44,6 +44,12 @@ produce, UPDATE. A figure counts if no event is missing, or out of order within 
 is that of KAFKA_BROKERS, where topics whose names begin with "bench-" are made and deleted, else a
 container, else one in this process.
 
+hour sends payments at a fixed -rate to api, and relay sends their events, on a database that has
+-stored payments of -accounts accounts and a quarter as many keys. Checkpoints and autovacuum come as
+they come. It shows latencies and log for each minute and how the tables grew. -postgres changes the
+server's settings, and a low autovacuum_freeze_max_age brings wraparound near. It takes an hour, a
+quarter more before and after it, and 3 GB of disk for a million payments.
+
 All start a Postgres, measure by turns what they compare, show the median and the range of the
 rounds, and end with a JSON object. Without a result the exit code is 1. The machine should have
 nothing else to do.
@@ -54,6 +60,7 @@ Examples:
   go run ./tools/bench psp -rounds 3 -charges 20000 -latency 200ms -worker PSP_CONCURRENCY=256
   go run ./tools/bench relay -relay RELAY_BATCH=5000 -many 1000000 -backlog 0
   KAFKA_BROKERS=kafka-1:9092,kafka-2:9092 go run ./tools/bench relay
+  go run ./tools/bench hour -minutes 10 -postgres max_wal_size=16GB -postgres wal_compression=lz4
 
 `
 
@@ -68,7 +75,7 @@ func command(ctx context.Context, args []string, stdout io.Writer) error {
 		return nil
 	case tutorialName: // not for people
 		return tutorialRelay(ctx, os.Getenv, os.Stderr)
-	case "intake", "expiry", "psp", "relay":
+	case "intake", "expiry", "psp", "relay", "hour":
 		o, err := parse(benchmark, args[1:], stdout)
 		switch {
 		case err != nil:
@@ -79,11 +86,13 @@ func command(ctx context.Context, args []string, stdout io.Writer) error {
 			return expiry(ctx, o, stdout)
 		case benchmark == "psp":
 			return cards(ctx, o, stdout)
+		case benchmark == "hour":
+			return hour(ctx, o, stdout)
 		}
 
 		return relay(ctx, o, stdout)
 	default:
-		return fmt.Errorf("%q is no benchmark: expected intake, expiry, psp or relay (bench -h shows more)", benchmark)
+		return fmt.Errorf("%q is no benchmark: expected intake, expiry, psp, relay or hour (bench -h shows more)", benchmark)
 	}
 }
 
@@ -96,6 +105,11 @@ type options struct {
 	// intake and expiry
 	connections, accounts, rate, stored, holds int
 	contended                                  bool
+
+	// hour
+	minutes          int
+	postgresSettings []string
+	svg              string
 
 	// psp
 	charges         int
@@ -118,23 +132,29 @@ var reserved = []string{
 
 func parse(benchmark string, args []string, stdout io.Writer) (o options, err error) {
 	f := rig.NewFlags("bench " + benchmark)
-	rounds, seconds := 3, 4
+	rounds, seconds, accounts := 3, 4, 10_000
 	switch benchmark {
 	case "expiry":
 		rounds, seconds = 1, 10
 	case "psp":
 		rounds, seconds = 5, 10
+	case "hour":
+		accounts = 1_000_000 // by SQL, not by the API
 	}
-	f.Int(&o.rounds, "rounds", rounds, 1, 50, "`number` of rounds")
-	if benchmark != "psp" {
+	if benchmark != "hour" {
+		f.Int(&o.rounds, "rounds", rounds, 1, 50, "`number` of rounds")
+	}
+	if benchmark != "psp" && benchmark != "hour" {
 		f.BoolVar(&o.smoke, "smoke", false, "half a minute; fails only if something is broken")
 	}
 	variable := "relay"
 	if benchmark != "relay" {
 		variable = "api"
-		f.Int(&o.seconds, "seconds", seconds, 1, 600, "`length` of each measurement")
 		f.Int(&o.connections, "connections", 256, 1, 1000, "`number` of connections")
-		f.Int(&o.accounts, "accounts", 10_000, 2, 10_000, "`number` of accounts that pay each other")
+		f.Int(&o.accounts, "accounts", accounts, 2, accounts, "`number` of accounts that pay each other")
+	}
+	if benchmark != "relay" && benchmark != "hour" {
+		f.Int(&o.seconds, "seconds", seconds, 1, 600, "`length` of each measurement")
 	}
 	variables(f, variable, &o.variables)
 	switch benchmark {
@@ -146,6 +166,20 @@ func parse(benchmark string, args []string, stdout io.Writer) (o options, err er
 		f.Int(&o.charges, "charges", 5000, 100, 1_000_000, "card `payments` sent as fast as it goes")
 		f.DurationVar(&o.latency, "latency", 50*time.Millisecond, "`length` of a call of the PSP")
 		variables(f, "worker", &o.workerVariables)
+	case "hour":
+		f.Int(&o.minutes, "minutes", 60, 1, 1440, "`length` of the measurement")
+		f.Int(&o.rate, "rate", 2000, 1, 100_000, "`payments` a second")
+		f.Int(&o.stored, "stored", 20_000_000, 2, 100_000_000, "`number` of payments stored before, at least one for each account")
+		f.StringVar(&o.svg, "svg", "", "also draw the minutes into this `file`")
+		f.Func("postgres", "`NAME=VALUE`, a setting of the server; repeat it for more", func(s string) error {
+			name, _, ok := strings.Cut(s, "=")
+			if !ok || name == "" {
+				return errors.New("expected NAME=VALUE")
+			}
+
+			o.postgresSettings = append(o.postgresSettings, s)
+			return nil
+		})
 	case "intake":
 		f.BoolVar(&o.contended, "contended", false, "capture and cancel the same 100 payments instead")
 		f.Int(&o.rate, "rate", 0, 0, 100_000, "`requests` a second of the open loop, 0 = half of what BATCH_MAX=1 reaches")
@@ -166,6 +200,11 @@ func parse(benchmark string, args []string, stdout io.Writer) (o options, err er
 	if o.many != 0 && o.many <= o.few || o.backlog != 0 && o.backlog <= max(o.few, o.many) {
 		return o, errors.New("each of -few, -many and -backlog must be more than the one before, or 0")
 	}
+
+	if o.stored < o.accounts && benchmark == "hour" {
+		return o, errors.New("-stored must be -accounts or more: each account is funded by a payment")
+	}
+	o.seconds = max(o.seconds, 60*o.minutes)
 
 	if o.smoke {
 		f.Visit(func(f *flag.Flag) {
