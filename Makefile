@@ -18,7 +18,7 @@ PROMETHEUS := $(shell command -v promtool)
 BUILD_COLLECTOR = @$(MAKE) --no-print-directory $(COLLECTOR) || echo "NO COLLECTOR: no trace is tested through one (its modules cannot be downloaded)"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo demo-kill demo-check bench-intake bench-expiry bench-psp bench-relay bench-hour bench-smoke mutants soak soak-psp record test test-big test-ops test-containers check fmt fmt-check vet lint build migrate up up-observability down test-compose compose-demo clean tools
+.PHONY: help demo demo-kill demo-check bench-intake bench-expiry bench-psp bench-relay bench-smoke mutants soak soak-psp record test test-big test-ops test-containers check fmt fmt-check vet lint build migrate up up-observability down test-compose compose-demo clean tools
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -101,9 +101,6 @@ bench-psp: ## charges a second through the worker at fakepsp, their wait, latenc
 
 bench-relay: ## events a second of the relay and the tutorials' one, latencies, cost; every topic is checked (under 6 minutes; KAFKA_BROKERS, else a container, else kfake)
 	go run ./tools/bench relay
-
-bench-hour: ## one hour at 2,000 payments/s with default checkpoints, on 20 million stored: log, p99 by minute, growth, vacuum; the books are checked (2 hours, 60 GB of disk; see `go run ./tools/bench hour -h`)
-	go run ./tools/bench hour
 
 bench-smoke: ## both in under a minute; fails only if committing together is not twice as fast, or events are missing, out of order or doubled
 	go run ./tools/bench intake -smoke
