@@ -47,6 +47,7 @@ CREATE TABLE outbox_cursors (
     system_identifier bigint      NOT NULL,
     database_oid      oid         NOT NULL,
     epoch             uuid        NOT NULL DEFAULT gen_random_uuid(),
+    cursor_id         uuid        NOT NULL DEFAULT gen_random_uuid(),
     holder            text        NOT NULL DEFAULT '',
     lease_until       timestamptz NOT NULL DEFAULT '-infinity',
     fencing_token     bigint      NOT NULL DEFAULT 0,
@@ -69,10 +70,14 @@ COMMENT ON COLUMN outbox_cursors.chunk_seen IS
     'The snapshot that the chunked stragglers were counted in.';
 COMMENT ON COLUMN outbox_cursors.system_identifier IS
     'The database cluster that last_id and seen belong to. Another cluster or database means a '
-    'restore: the relay refuses to start.';
+    'restore, an upgrade or a move: the relay refuses to start, until relay adopt has checked it.';
 COMMENT ON COLUMN outbox_cursors.epoch IS
     'Progress records of another epoch count no longer. An operator sets a new one to say: after '
     'a restore, go on from this row.';
+COMMENT ON COLUMN outbox_cursors.cursor_id IS
+    'Names this cursor in Kafka, for good: in the key of its progress and in the transactional id. '
+    'So clusters that share a Kafka and these names neither overwrite nor fence each other, and '
+    'after an upgrade, a move or a restore the old leader is still fenced.';
 COMMENT ON COLUMN outbox_cursors.lease_until IS
     'By the database''s clock. The leader renews it every third of the lease; a standby takes it '
     'when it has run out. -infinity: given back.';

@@ -56,6 +56,7 @@ CREATE POLICY every_tenant ON idempotency_keys TO api_write USING (true) WITH CH
 -- relay: reads the outbox, keeps its cursor, and keeps partitions through the functions that their
 -- packages bring.
 GRANT SELECT ON outbox_events TO relay;
+GRANT SELECT ON SEQUENCE outbox_events_id_seq TO relay; -- relay adopt
 GRANT SELECT, INSERT, UPDATE ON outbox_cursors, outbox_dead_letters TO relay;
 GRANT EXECUTE ON FUNCTION outbox_events_make_partitions, outbox_events_drop_partitions TO relay;
 GRANT EXECUTE ON FUNCTION idempotency_keys_make_partitions, idempotency_keys_drop_partitions TO relay;

@@ -33,7 +33,7 @@ var command = program.Program{
 	Example: "  DATABASE_URL=postgres://relay:secret@localhost:5432/oncepay KAFKA_BROKERS=localhost:9092 relay\n" +
 		"  relay dead-letters list",
 	Run:      run,
-	Commands: []func(func(string) string) *cobra.Command{deadLetters.Command},
+	Commands: []func(func(string) string) *cobra.Command{deadLetters.Command, adoptCommand},
 	Probe: func(getenv func(string) string) (string, error) {
 		cfg, err := config.LoadRelay(getenv)
 		return cfg.AdminAddr, err
@@ -50,14 +50,26 @@ const batchesOfATransaction = 4
 // connections: for the relay, its upkeep, the probe, and one to spare.
 const connections = 4
 
+func newProducer(cfg config.Relay) (kafka.Producer, error) {
+	options, err := kafkalogin.Options(cfg.Kafka)
+	if err != nil {
+		return kafka.Producer{}, err
+	}
+
+	options = append(options, kafkalogin.Compression(cfg.Compression))
+	return kafka.Producer{Brokers: cfg.Brokers, TopicPrefix: cfg.TopicPrefix, Topics: topics,
+		Source: "/oncepay", ExactlyOnce: cfg.Delivery == "exactly-once",
+		Partitions: cfg.TopicPartitions, Replication: cfg.TopicReplication, MinInsync: cfg.TopicMinInsync,
+		DrainOnPartitionChange: cfg.PartitionChange == "drain", Options: options}, nil
+}
+
 func run(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
 	cfg, err := config.LoadRelay(getenv)
 	if err != nil {
 		return err
 	}
 
-	exactlyOnce := cfg.Delivery == "exactly-once"
-	if exactlyOnce {
+	if cfg.Delivery == "exactly-once" {
 		cfg.Batch *= batchesOfATransaction
 	}
 
@@ -73,16 +85,10 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	defer stopTelemetry()
 	metrics := telemetry.NewRelay(reg)
 
-	options, err := kafkalogin.Options(cfg.Kafka)
+	producer, err := newProducer(cfg)
 	if err != nil {
 		return err
 	}
-
-	options = append(options, kafkalogin.Compression(cfg.Compression))
-	producer := kafka.Producer{Brokers: cfg.Brokers, TopicPrefix: cfg.TopicPrefix, Topics: topics,
-		Source: "/oncepay", ExactlyOnce: exactlyOnce,
-		Partitions: cfg.TopicPartitions, Replication: cfg.TopicReplication, MinInsync: cfg.TopicMinInsync,
-		DrainOnPartitionChange: cfg.PartitionChange == "drain", Options: options}
 
 	// Check database and broker together, so that one start reports everything that is wrong.
 	var pool *pgxpool.Pool

@@ -111,7 +111,7 @@ func BenchmarkCheckOfAMillionPayments(b *testing.B) {
 // publishAll sends the whole outbox.
 func publishAll(b *testing.B, pool *pgxpool.Pool, brokers []string, prefix string) {
 	b.Helper()
-	publisher, _, err := kafka.Producer{Brokers: brokers, TopicPrefix: prefix, Topics: []string{"payments", "accounts"}, Source: "/oncepay"}.Open(b.Context(), "main")
+	publisher, _, err := kafka.Producer{Brokers: brokers, TopicPrefix: prefix, Topics: []string{"payments", "accounts"}, Source: "/oncepay"}.Open(b.Context(), "main", "")
 	if err != nil {
 		b.Fatal(err)
 	}

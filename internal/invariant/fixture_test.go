@@ -333,7 +333,7 @@ func (w *world) consume(t *testing.T) {
 // publish sends the messages as the relay does.
 func (w *world) publish(t *testing.T) {
 	t.Helper()
-	publisher, _, err := kafka.Producer{Brokers: w.brokers, TopicPrefix: w.prefix, Topics: []string{"payments", "accounts", "orders"}, Source: "/oncepay"}.Open(t.Context(), "main")
+	publisher, _, err := kafka.Producer{Brokers: w.brokers, TopicPrefix: w.prefix, Topics: []string{"payments", "accounts", "orders"}, Source: "/oncepay"}.Open(t.Context(), "main", "")
 	if err != nil {
 		t.Fatal(err)
 	}

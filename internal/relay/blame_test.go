@@ -20,7 +20,7 @@ func TestErrorNamesBrokerOrDatabase(t *testing.T) {
 	}{
 		"it cannot be opened": {
 			set: func(r *relay.Relay) {
-				r.Open = func(context.Context, string) (relay.Publisher, *relay.Progress, error) { return nil, nil, away }
+				r.Open = func(context.Context, string, string) (relay.Publisher, *relay.Progress, error) { return nil, nil, away }
 			},
 			want: func(err error) bool { return errors.Is(err, away) && brokers(err) },
 		},

@@ -92,7 +92,7 @@ func TestMoreReplicasThanBrokers(t *testing.T) {
 	t.Parallel()
 	_, k, _ := threeBrokers(t)
 	k.Replication = 4
-	_, _, err := k.Open(t.Context(), "main")
+	_, _, err := k.Open(t.Context(), "main", "")
 	if unusable := new(relay.TopicError); !errors.As(err, &unusable) || !errors.Is(err, kerr.InvalidReplicationFactor) {
 		t.Errorf("%v, want a TopicError", err)
 	}

@@ -88,8 +88,8 @@ func TestRelayThatDiesAtAnyStepLosesNothing(t *testing.T) {
 						release = d.holdCursor(t)
 					}
 				})}
-				start(t, d.doomed(t), func(ctx context.Context, relay string) (_ relay.Publisher, kept *relay.Progress, err error) {
-					dying.Publisher, kept, err = kafka.Open(ctx, relay)
+				start(t, d.doomed(t), func(ctx context.Context, relay, cursor string) (_ relay.Publisher, kept *relay.Progress, err error) {
+					dying.Publisher, kept, err = kafka.Open(ctx, relay, cursor)
 					return dying, kept, err
 				}, small)
 				t.Cleanup(func() { close(dying.over) })
@@ -131,7 +131,7 @@ func TestKafkaTransactionOfDeadRelayIsUnseen(t *testing.T) {
 		t.Fatal(err)
 	}
 	// What a relay leaves that dies there. Its client lives on.
-	zombie, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.TransactionalID(prefix+"relay.main"), kgo.DefaultProduceTopic(prefix+"things"))
+	zombie, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.TransactionalID(prefix+"relay.main."+d.cursorID(t)), kgo.DefaultProduceTopic(prefix+"things"))
 	if err != nil {
 		t.Fatal(err)
 	}

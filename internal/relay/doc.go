@@ -66,6 +66,9 @@
 //	a failover that lost nothing        the relay goes on where it was
 //	a pooler goes to a promoted standby the next read ends the term, before any of it is sent
 //	the database went back or changed   Run returns ErrRestored
+//	it was upgraded or moved            the same, until Adopt or AdoptFrom has checked it
+//	another database's relay is at the  nothing: the cursor's id is in the names of its progress and
+//	same topics, under the same name    of its transactional id
 //
 // # To copy it
 //
@@ -76,5 +79,6 @@
 // those of outbox's doc.go for "upkeep":
 //
 //	GRANT SELECT ON outbox_events TO relay;
+//	GRANT SELECT ON SEQUENCE outbox_events_id_seq TO relay;
 //	GRANT SELECT, INSERT, UPDATE ON outbox_cursors, outbox_dead_letters TO relay;
 package relay

@@ -51,6 +51,12 @@ func ask[T any](t testing.TB, d database, sql string, args ...any) (answer T) {
 	return answer
 }
 
+// cursorID returns the id of the cursor's row, which is in the names that Kafka knows it by.
+func (d database) cursorID(t testing.TB) string {
+	t.Helper()
+	return ask[string](t, d, `SELECT cursor_id::text FROM outbox_cursors WHERE relay = 'main'`)
+}
+
 // begin opens a transaction on a connection of its own. It is rolled back when the test ends.
 func (d database) begin(t testing.TB) pgx.Tx {
 	t.Helper()
@@ -115,7 +121,7 @@ type broker struct {
 	opened, open int   // publishers
 }
 
-func (b *broker) Open(context.Context, string) (relay.Publisher, *relay.Progress, error) {
+func (b *broker) Open(context.Context, string, string) (relay.Publisher, *relay.Progress, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.opened++
@@ -206,7 +212,7 @@ type run struct {
 }
 
 // start runs a relay named "main" until stop is called, or the test ends.
-func start(t testing.TB, db *pgxpool.Pool, open func(context.Context, string) (relay.Publisher, *relay.Progress, error), set func(*relay.Relay)) run {
+func start(t testing.TB, db *pgxpool.Pool, open func(context.Context, string, string) (relay.Publisher, *relay.Progress, error), set func(*relay.Relay)) run {
 	t.Helper()
 	r := run{leading: make(chan bool, 1000), errors: make(chan error, 1000)}
 	running := &relay.Relay{

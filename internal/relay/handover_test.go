@@ -16,13 +16,13 @@ func TestSlowOpenKeepsLease(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	hold, opening := make(chan struct{}), make(chan struct{}, 10)
-	slow := func(ctx context.Context, relay string) (relay.Publisher, *relay.Progress, error) {
+	slow := func(ctx context.Context, relay, cursor string) (relay.Publisher, *relay.Progress, error) {
 		opening <- struct{}{}
 		select {
 		case <-hold:
 		case <-ctx.Done():
 		}
-		return b.Open(ctx, relay)
+		return b.Open(ctx, relay, cursor)
 	}
 	short := func(r *relay.Relay) { r.Lease = 2 * time.Second } // it is opened within five
 	start(t, d.relay, slow, short)

@@ -31,9 +31,9 @@ func TestLeaseIsKeptThroughSlowStart(t *testing.T) {
 					t.Error(err)
 				}
 			})
-			one := start(t, d.relay, func(ctx context.Context, relay string) (relay.Publisher, *relay.Progress, error) {
+			one := start(t, d.relay, func(ctx context.Context, relay, cursor string) (relay.Publisher, *relay.Progress, error) {
 				lock()
-				return b.Open(ctx, relay)
+				return b.Open(ctx, relay, cursor)
 			}, short)
 			next(t, one.leading, "a leader")
 			two := start(t, d.relay, b.Open, short)

@@ -35,7 +35,7 @@ func open(t testing.TB, k kafka.Producer) (relay.Publisher, *relay.Progress) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
-	p, kept, err := k.Open(ctx, "main")
+	p, kept, err := k.Open(ctx, "main", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +166,7 @@ func TestExistingTopicsNeedNoRightToMakeThem(t *testing.T) {
 		t.Error(err)
 	}
 	kafka.Topics = append(kafka.Topics, "others")
-	_, _, err := kafka.Open(t.Context(), "main")
+	_, _, err := kafka.Open(t.Context(), "main", "")
 	var topic *relay.TopicError
 	if !errors.As(err, &topic) || topic.Topic != "others" {
 		t.Errorf("Open returned %v", err)

@@ -47,7 +47,7 @@ func records(t testing.TB, c *kgo.Client, n int) (got []*kgo.Record) {
 func TestRecordIsCloudEvent(t *testing.T) {
 	t.Parallel()
 	brokers, prefix := testenv.Brokers(t), testenv.TopicPrefix(t)
-	p, _, err := kafka.Producer{Brokers: brokers, TopicPrefix: prefix, Topics: []string{"things"}, Source: "/test"}.Open(t.Context(), "main")
+	p, _, err := kafka.Producer{Brokers: brokers, TopicPrefix: prefix, Topics: []string{"things"}, Source: "/test"}.Open(t.Context(), "main", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestOpenMakesMissingTopicsOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		p, _, err := kafka.Producer{Brokers: brokers, TopicPrefix: prefix, Topics: []string{"old", "new"}}.Open(t.Context(), "main")
+		p, _, err := kafka.Producer{Brokers: brokers, TopicPrefix: prefix, Topics: []string{"old", "new"}}.Open(t.Context(), "main", "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -174,7 +174,7 @@ func TestPublishEndsWithItsContext(t *testing.T) {
 	}
 	t.Cleanup(cluster.Close)
 	ctx, cancel := context.WithCancel(t.Context())
-	p, _, err := kafka.Producer{Brokers: cluster.ListenAddrs(), Topics: []string{"things"}}.Open(t.Context(), "main")
+	p, _, err := kafka.Producer{Brokers: cluster.ListenAddrs(), Topics: []string{"things"}}.Open(t.Context(), "main", "")
 	if err != nil {
 		t.Fatal(err)
 	}

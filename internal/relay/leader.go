@@ -141,7 +141,7 @@ func (l *leader) run(ctx, work context.Context) error {
 func (l *leader) open(ctx context.Context) error {
 	opening, cancel := context.WithTimeout(ctx, max(openTimeout, l.term.lease))
 	defer cancel()
-	publisher, kept, err := l.Open(opening, l.Name)
+	publisher, kept, err := l.Open(opening, l.Name, l.term.cursor)
 	if err != nil {
 		return &BrokerError{err}
 	}

@@ -20,6 +20,10 @@ var (
 	ErrRestored = errors.New("the database was restored, or is another one: " +
 		"see \"After a restore\" in docs/operating.md")
 
+	// errMoved is the ErrRestored of an upgrade or a move, after which an operator calls Adopt.
+	errMoved = fmt.Errorf("the cursor, or Kafka's record of it, is of another cluster: "+
+		"after pg_upgrade or a move run `relay adopt`; otherwise %w", ErrRestored)
+
 	// ErrFenced says that the cursor is not where this leader left it: another relay leads, or the
 	// connection now goes to a standby that was promoted without the newest transactions. The table
 	// is right.
@@ -54,9 +58,9 @@ const timeline = `('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8))::bit(3
 // database, where the cursor's xids mean nothing; the index on (xid, id) finds it.
 const lookAtLease = `
 SELECT c.lease_until < clock_timestamp(), pg_is_in_recovery(),
-       c.system_identifier <> s.system_identifier OR c.database_oid <> d.oid
-       OR EXISTS (SELECT FROM outbox_events WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())),
-       c.system_identifier, c.database_oid, c.epoch::text,
+       c.system_identifier <> s.system_identifier OR c.database_oid <> d.oid,
+       EXISTS (SELECT FROM outbox_events WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())),
+       c.system_identifier, c.database_oid, c.epoch::text, c.cursor_id::text,
        CASE WHEN pg_is_in_recovery() THEN 0 ELSE ` + timeline + ` END
 FROM outbox_cursors c, pg_control_system() s, pg_database d
 WHERE c.relay = $1 AND d.datname = current_database()`
@@ -84,6 +88,7 @@ type term struct {
 	relay, holder string
 	lease         time.Duration
 	token         int64    // fencing token
+	cursor        string   // id of the cursor's row
 	identity      Progress // of the cursor and its database
 
 	mu      sync.Mutex                // one statement at a time: each names where the cursor is
@@ -102,11 +107,11 @@ func elect(
 	t := &term{db: db, relay: relay, holder: holder, lease: lease}
 	t.renewed.Store(&begun)
 
-	var free, standby, restored bool
+	var free, standby, moved, restored bool
 	is := &t.identity
 	look := func() error {
-		return db.QueryRow(ctx, lookAtLease, relay).Scan(&free, &standby, &restored,
-			&is.SystemIdentifier, &is.DatabaseOID, &is.Epoch, &is.Timeline)
+		return db.QueryRow(ctx, lookAtLease, relay).Scan(&free, &standby, &moved, &restored,
+			&is.SystemIdentifier, &is.DatabaseOID, &is.Epoch, &t.cursor, &is.Timeline)
 	}
 	err := look()
 	// The first relay of a name makes its cursor.
@@ -122,21 +127,32 @@ func elect(
 		return nil, nil
 	case standby:
 		return nil, errStandby
+	case moved:
+		return nil, errMoved
 	case restored:
 		return nil, ErrRestored
 	}
 
+	taken, err := t.take(ctx)
+	if err != nil || !taken {
+		return nil, err // not taken: another standby was faster
+	}
+	return t, nil
+}
+
+// take takes the lease, unless it is not free.
+func (t *term) take(ctx context.Context) (taken bool, err error) {
 	// Crash point: with the lease taken and nothing done, the others wait until it has run out.
-	err = db.QueryRow(ctx, takeLease, relay, holder, lease).
+	err = t.db.QueryRow(ctx, takeLease, t.relay, t.holder, t.lease).
 		Scan(&t.token, &t.at.Batches, &t.at.Last, &t.at.Seen, &t.at.ChunkAfter, &t.at.ChunkSeen)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil // another standby was faster
+		return false, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("take lease: %w", err)
+		return false, fmt.Errorf("take lease: %w", err)
 	}
 
-	return t, nil
+	return true, nil
 }
 
 // heartbeat renews the lease when a third of it has passed. It returns ErrFenced when another relay

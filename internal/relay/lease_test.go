@@ -216,10 +216,10 @@ func TestPublisherOpenedTooLateIsClosed(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	opening := make(chan struct{}, 10)
-	open := func(ctx context.Context, relay string) (relay.Publisher, *relay.Progress, error) {
+	open := func(ctx context.Context, relay, cursor string) (relay.Publisher, *relay.Progress, error) {
 		opening <- struct{}{}
 		<-ctx.Done()
-		return b.Open(ctx, relay)
+		return b.Open(ctx, relay, cursor)
 	}
 	r := start(t, d.relay, open, func(r *relay.Relay) { r.Lease = 600 * time.Millisecond })
 	next(t, opening, "a publisher")

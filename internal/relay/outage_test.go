@@ -80,11 +80,11 @@ func TestBrokerThatDoesNotOpenIsWaitedOut(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
 	var attempts atomic.Int32
-	r := start(t, d.relay, func(ctx context.Context, relay string) (relay.Publisher, *relay.Progress, error) {
+	r := start(t, d.relay, func(ctx context.Context, relay, cursor string) (relay.Publisher, *relay.Progress, error) {
 		if attempts.Add(1) <= 3 {
 			return nil, nil, errors.New("no such host")
 		}
-		return b.Open(ctx, relay)
+		return b.Open(ctx, relay, cursor)
 	}, nil)
 	want := d.commit(t, "a")
 	b.waitFor(t, 1)

@@ -100,8 +100,8 @@ func TestLetterRefusedAgainAndSkippedReleasesOthers(t *testing.T) {
 			}
 		}()
 	}
-	open := func(ctx context.Context, relay string) (relay.Publisher, *relay.Progress, error) {
-		inner, kept, err := b.Open(ctx, relay)
+	open := func(ctx context.Context, relay, cursor string) (relay.Publisher, *relay.Progress, error) {
+		inner, kept, err := b.Open(ctx, relay, cursor)
 		return &refusing{inner, es[0], &times, skip}, kept, err
 	}
 	start(t, d.relay, open, nil)

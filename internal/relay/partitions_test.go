@@ -110,7 +110,7 @@ func TestNewPartitionsAreRefusedAfterRestart(t *testing.T) {
 
 		grow(t, k, topic, 8)
 		for range 2 {
-			_, _, err := k.Open(t.Context(), "main")
+			_, _, err := k.Open(t.Context(), "main", "")
 			wantChange(t, err, relay.PartitionsError{Topic: topic, Sent: 1, Now: 8})
 		}
 	})

@@ -57,7 +57,7 @@ func TestPinnedSnapshot(t *testing.T) {
 			}
 		}
 	}
-	forgetful := func(context.Context, string) (relay.Publisher, *relay.Progress, error) {
+	forgetful := func(context.Context, string, string) (relay.Publisher, *relay.Progress, error) {
 		return &forgetting{}, nil, nil
 	}
 	leader := start(t, d.relay, forgetful, run)

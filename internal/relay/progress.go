@@ -89,37 +89,55 @@ func (t *term) between(ctx context.Context, p, q Position) (Ahead, error) {
 	return ahead, err
 }
 
-// begin moves the cursor to where the term begins. If kept progress is ahead of it, the broker has
-// the events in between, and only moves of the cursor were lost, by a crash or a failover.
-//
-// Kept progress is also the only witness of a database that went back to an earlier state: the
-// whole table did. Events that consumers have seen are gone then, and new events have their ids. So
-// the events that progress is ahead by must be exactly those that were sent, and dead letters, or
-// begin returns ErrRestored.
+// begin moves the cursor to where the term begins. Progress of another cluster or database is of
+// one that this was upgraded or moved from, or to: what is right there may be wrong here.
 func (t *term) begin(ctx context.Context, kept *Progress) error {
 	if kept == nil || kept.Epoch != t.identity.Epoch {
 		return nil
 	}
+	if !kept.sameDatabase(t.identity) {
+		return errMoved
+	}
 
-	if kept.Batches > t.at.Batches {
-		is := t.identity
-		if kept.SystemIdentifier != is.SystemIdentifier || kept.DatabaseOID != is.DatabaseOID {
-			return ErrRestored
-		}
-		// Exactly what was sent must be there, or the database went back.
-		ahead, err := t.between(ctx, t.at, kept.Position)
-		if err != nil {
-			return err
-		}
-		if !slices.Contains(kept.Ahead, ahead) {
-			return ErrRestored
-		}
-		if err := t.move(ctx, kept.Position); err != nil {
+	at, err := t.reach(ctx, kept)
+	if err != nil {
+		return err
+	}
+	if at != t.at {
+		if err := t.move(ctx, at); err != nil {
 			return err
 		}
 	}
 
 	return t.sent(ctx, kept.Resent)
+}
+
+// reach returns how far the cursor's relay has come. If kept progress is ahead of the cursor, the
+// broker has the events in between, and only moves of the cursor were lost, by a crash or a failover.
+//
+// Kept progress is also the only witness of a database that went back to an earlier state: the
+// whole table did. Events that consumers have seen are gone then, and new events have their ids. So
+// the events that progress is ahead by must be exactly those that were sent, and dead letters, or
+// reach returns ErrRestored.
+func (t *term) reach(ctx context.Context, kept *Progress) (Position, error) {
+	if kept.Batches <= t.at.Batches {
+		return t.at, nil
+	}
+
+	// Exactly what was sent must be there, or the database went back.
+	ahead, err := t.between(ctx, t.at, kept.Position)
+	if err != nil {
+		return t.at, err
+	}
+	if !slices.Contains(kept.Ahead, ahead) {
+		return t.at, ErrRestored
+	}
+
+	return kept.Position, nil
+}
+
+func (p *Progress) sameDatabase(q Progress) bool {
+	return p.SystemIdentifier == q.SystemIdentifier && p.DatabaseOID == q.DatabaseOID
 }
 
 // progress returns p as a Publisher keeps it.

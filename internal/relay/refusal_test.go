@@ -51,9 +51,9 @@ func (p *pickyPublisher) Publish(ctx context.Context, batch []relay.Message, nex
 	return errors.Join(p.Publisher.Publish(ctx, taken, next), refused)
 }
 
-func (p *picky) open(b *broker) func(context.Context, string) (relay.Publisher, *relay.Progress, error) {
-	return func(ctx context.Context, relay string) (relay.Publisher, *relay.Progress, error) {
-		inner, kept, err := b.Open(ctx, relay)
+func (p *picky) open(b *broker) func(context.Context, string, string) (relay.Publisher, *relay.Progress, error) {
+	return func(ctx context.Context, relay, cursor string) (relay.Publisher, *relay.Progress, error) {
+		inner, kept, err := b.Open(ctx, relay, cursor)
 		return &pickyPublisher{inner, p}, kept, err
 	}
 }
@@ -202,8 +202,8 @@ func (p *unsure) Publish(ctx context.Context, batch []relay.Message, next relay.
 func TestBatchOfUnknownOutcomeIsNoLoss(t *testing.T) {
 	t.Parallel()
 	d, b := newDatabase(t), &broker{}
-	r := start(t, d.relay, func(ctx context.Context, relay string) (relay.Publisher, *relay.Progress, error) {
-		p, kept, err := b.Open(ctx, relay)
+	r := start(t, d.relay, func(ctx context.Context, relay, cursor string) (relay.Publisher, *relay.Progress, error) {
+		p, kept, err := b.Open(ctx, relay, cursor)
 		return &unsure{p, b}, kept, err
 	}, nil)
 	next(t, r.leading, "a leader")

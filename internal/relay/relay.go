@@ -34,8 +34,9 @@ type Relay struct {
 
 	// Open makes the Publisher of a term, such as kafka.Producer.Open. It first fences the
 	// Publishers of earlier terms as far as the broker can, then reads the progress that they kept;
-	// nil: there is none.
-	Open func(ctx context.Context, relay string) (Publisher, *Progress, error)
+	// nil: there is none. cursor is the id of the cursor's row: another database may have a relay of
+	// this name.
+	Open func(ctx context.Context, relay, cursor string) (Publisher, *Progress, error)
 
 	// Hooks for metrics; nil is fine.
 	OnRead    func(events int, took time.Duration)       // a read found events

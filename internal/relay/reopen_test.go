@@ -128,12 +128,12 @@ func TestOpenWhenTheLogBeginsLater(t *testing.T) {
 func TestRelaysDoNotHoldUpEachOther(t *testing.T) {
 	t.Parallel()
 	k := kafka.Producer{Brokers: testenv.Brokers(t), TopicPrefix: testenv.TopicPrefix(t), ExactlyOnce: true}
-	p, _, err := k.Open(t.Context(), "other")
+	p, _, err := k.Open(t.Context(), "other", "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.Close()
-	hung, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers...), kgo.TransactionalID(k.TopicPrefix+"relay.other"))
+	hung, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers...), kgo.TransactionalID(k.TopicPrefix+"relay.other."))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestRelaysDoNotHoldUpEachOther(t *testing.T) {
 	if err := hung.BeginTransaction(); err != nil {
 		t.Fatal(err)
 	}
-	record := &kgo.Record{Topic: k.TopicPrefix + "relay-progress.other", Key: []byte("other"), Value: []byte("{}")}
+	record := &kgo.Record{Topic: k.TopicPrefix + "relay-progress.other", Key: []byte("other."), Value: []byte("{}")}
 	if err := hung.ProduceSync(t.Context(), record).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +211,7 @@ func transactions(t testing.TB, k kafka.Producer, n int) {
 		t.Cleanup(c.Close)
 		all.Go(func() {
 			for left.Add(-1) >= 0 {
-				record := &kgo.Record{Topic: k.TopicPrefix + "relay-progress.main", Key: []byte("main"), Value: []byte(`{"epoch": "of a test"}`)}
+				record := &kgo.Record{Topic: k.TopicPrefix + "relay-progress.main", Key: []byte("main."), Value: []byte(`{"epoch": "of a test"}`)}
 				err := c.BeginTransaction()
 				if err == nil {
 					err = c.ProduceSync(t.Context(), record).FirstErr()

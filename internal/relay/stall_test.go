@@ -71,10 +71,10 @@ func TestBlockedLeaderIsStalled(t *testing.T) {
 func TestBrokerAwayIsAStall(t *testing.T) {
 	t.Parallel()
 	d, b, back := newDatabase(t), &broker{}, make(chan struct{})
-	start(t, d.relay, func(ctx context.Context, name string) (relay.Publisher, *relay.Progress, error) {
+	start(t, d.relay, func(ctx context.Context, name, cursor string) (relay.Publisher, *relay.Progress, error) {
 		select {
 		case <-back:
-			return b.Open(ctx, name)
+			return b.Open(ctx, name, cursor)
 		default:
 			return nil, nil, errors.New("connection refused")
 		}

@@ -176,7 +176,7 @@ type broker struct {
 	kept, next  *relay.Progress
 }
 
-func (b *broker) open(context.Context, string) (relay.Publisher, *relay.Progress, error) {
+func (b *broker) open(context.Context, string, string) (relay.Publisher, *relay.Progress, error) {
 	b.terms.Add(1)
 	return b, b.kept, nil
 }

@@ -72,11 +72,14 @@ const (
 )
 
 // Open implements the field Open of relay.Relay. It connects, makes missing topics, fences relays
-// of the same name that still run (only possible with ExactlyOnce), and reads the progress that
-// they kept.
-func (k Producer) Open(ctx context.Context, name string) (relay.Publisher, *relay.Progress, error) {
+// of the same cursor that still run (only possible with ExactlyOnce), and reads the progress that
+// they kept. Cursors of other databases may share the name and the topics: each has a progress
+// and a transactional id of its own.
+func (k Producer) Open(
+	ctx context.Context, name, cursor string,
+) (relay.Publisher, *relay.Progress, error) {
 	p := &publisher{
-		Producer: k, name: name,
+		Producer: k, key: name + "." + cursor,
 		progressTopic: k.TopicPrefix + progressTopics + name,
 		maxBytes:      map[string]int{}, counts: map[string]int32{},
 		made: map[string]int32{}, changed: map[string]error{},
@@ -99,7 +102,7 @@ func (k Producer) Open(ctx context.Context, name string) (relay.Publisher, *rela
 
 	if k.ExactlyOnce {
 		opts = append(opts, kgo.TransactionTimeout(transactionTimeout),
-			kgo.TransactionalID(k.TopicPrefix+"relay."+name)) // only the name: that fences
+			kgo.TransactionalID(k.TopicPrefix+"relay."+p.key)) // of every leader: that fences
 	}
 
 	var err error

@@ -32,7 +32,7 @@ func TestNotedPartitions(t *testing.T) {
 			k.DrainOnPartitionChange = c.noted > 8 // it must go upwards only
 			topic := k.TopicPrefix + "things"
 			open := func() (*publisher, error) {
-				p, _, err := k.Open(t.Context(), "main")
+				p, _, err := k.Open(t.Context(), "main", "")
 				if err != nil {
 					return nil, err
 				}

@@ -29,7 +29,7 @@ type keptProgress struct {
 func (p *publisher) progress(at *relay.Progress) *kgo.Record {
 	p.last = at
 	value, _ := json.Marshal(keptProgress{at, p.counts}) // numbers and strings
-	return &kgo.Record{Topic: p.progressTopic, Key: []byte(p.name), Value: value}
+	return &kgo.Record{Topic: p.progressTopic, Key: []byte(p.key), Value: value}
 }
 
 // keep keeps progress without a batch.
@@ -74,7 +74,7 @@ func (p *publisher) readProgress(ctx context.Context) (*relay.Progress, error) {
 // mark writes a record and returns its offset. The broker accepts this client then, and a read up
 // to the mark sees all that was there, however the topic was compacted.
 func (p *publisher) mark(ctx context.Context) (offset int64, err error) {
-	key := []byte(p.name + " opened")
+	key := []byte(p.key + " opened")
 	mark := kgo.Record{Topic: p.progressTopic, Key: key, Value: []byte("opened")}
 	if p.ExactlyOnce {
 		if err := p.client.BeginTransaction(); err != nil {
@@ -115,7 +115,7 @@ func (p *publisher) readLast(ctx context.Context, from, end int64) (last *kgo.Re
 			if r.Offset >= end {
 				return last, nil
 			}
-			if string(r.Key) == p.name {
+			if string(r.Key) == p.key {
 				last = r
 			}
 		}

@@ -16,7 +16,7 @@ import (
 
 type publisher struct {
 	Producer
-	name          string // of the relay
+	key           string // of the cursor's progress: the relay's name and the cursor's id
 	progressTopic string
 	client        *kgo.Client
 	close         func()         // closes the client, once

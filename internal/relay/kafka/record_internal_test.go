@@ -231,7 +231,7 @@ func TestLargeRecordIsRefusedUnsent(t *testing.T) {
 				t.Fatal(err)
 			}
 			k := Producer{Brokers: brokers, TopicPrefix: prefix, Topics: []string{"things"}, ExactlyOnce: once}
-			p, _, err := k.Open(t.Context(), "main")
+			p, _, err := k.Open(t.Context(), "main", "")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -320,7 +320,7 @@ func TestConsecutiveBatchesArriveUnchanged(t *testing.T) {
 	t.Parallel()
 	brokers, prefix := testenv.Brokers(t), testenv.TopicPrefix(t)
 	k := Producer{Brokers: brokers, TopicPrefix: prefix, Topics: []string{"things"}, Source: "/test"}
-	p, _, err := k.Open(t.Context(), "main")
+	p, _, err := k.Open(t.Context(), "main", "")
 	if err != nil {
 		t.Fatal(err)
 	}
