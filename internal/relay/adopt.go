@@ -12,8 +12,18 @@ import (
 // ErrAdopted says that there is nothing to adopt: cursor and progress are this database's.
 var ErrAdopted = errors.New("nothing to adopt: the cursor is this database's already")
 
-// adoptLease is how long Adopt keeps every relay of the name from leading.
-const adoptLease = time.Minute
+var (
+	errNoRecord = errors.New("Kafka has no record of this cursor: " +
+		"are KAFKA_BROKERS, TOPIC_PREFIX and RELAY_NAME those that the relay had?")
+	errOldIDs = errors.New("new events would get ids of old ones: the sequence of outbox_events.id " +
+		`is behind; set it, see "Upgrade Postgres" in docs/operating.md`)
+)
+
+const (
+	afterRestore = `see "After a restore" in docs/operating.md`
+	// adoptLease is how long Adopt keeps every relay of the name from leading.
+	adoptLease = time.Minute
+)
 
 // A cursor, and the server that it was found on. On a standby there is no timeline.
 const lookAtCursor = `
@@ -57,6 +67,9 @@ func (r *Relay) Adopt(ctx context.Context) (last int64, err error) {
 	defer t.release(ctx)
 
 	publisher, kept, at, err := r.reached(ctx, t)
+	if errors.Is(err, errNoRecord) && is.sameDatabase(t.identity) {
+		return 0, ErrAdopted
+	}
 	if err != nil {
 		return 0, err
 	}
@@ -93,11 +106,6 @@ func (r *Relay) Adopt(ctx context.Context) (last int64, err error) {
 		is.SystemIdentifier, is.DatabaseOID)
 }
 
-const afterRestore = `see "After a restore" in docs/operating.md`
-
-var errOldIDs = errors.New("new events would get ids of old ones: the sequence of outbox_events.id " +
-	`is behind; set it, see "Upgrade Postgres" in docs/operating.md`)
-
 // takeOver takes the lease of a cursor that may be of another cluster, and returns what the cursor's
 // identity is to become.
 func (r *Relay) takeOver(ctx context.Context) (t *term, is Progress, err error) {
@@ -131,7 +139,7 @@ func (r *Relay) takeOver(ctx context.Context) (t *term, is Progress, err error) 
 func (r *Relay) reached(
 	ctx context.Context, t *term,
 ) (publisher Publisher, kept *Progress, at Position, err error) {
-	opening, cancel := context.WithTimeout(ctx, openTimeout)
+	opening, cancel := context.WithTimeout(ctx, adoptLease/2)
 	defer cancel()
 	publisher, kept, err = r.Open(opening, t.relay, t.cursor)
 	if err != nil {
@@ -143,8 +151,7 @@ func (r *Relay) reached(
 	case kept != nil && kept.Epoch == t.identity.Epoch:
 		at, err = t.reach(ctx, kept)
 	case at.Batches > 0:
-		err = errors.New("Kafka has no record of this cursor: " +
-			"are KAFKA_BROKERS, TOPIC_PREFIX and RELAY_NAME those that the relay had?")
+		err = errNoRecord
 	default:
 		kept = nil
 	}

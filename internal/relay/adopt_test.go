@@ -228,6 +228,20 @@ func TestAdoptRefuses(t *testing.T) {
 	}
 }
 
+// TestAdoptIsNoWayOutOfARestore: of the same cluster, to an earlier point.
+func TestAdoptIsNoWayOutOfARestore(t *testing.T) {
+	t.Parallel()
+	d, b := newDatabase(t), &broker{}
+	sendUnmoved(t, d, b)
+	d.exec(t, `DELETE FROM outbox_events WHERE id = (SELECT max(id) FROM outbox_events)`)
+
+	_, err := (&relay.Relay{DB: d.relay, Open: b.Open}).Adopt(t.Context())
+	if !errors.Is(err, relay.ErrRestored) {
+		t.Errorf("Adopt returned %v", err)
+	}
+	refuses(t, d, b)
+}
+
 // TestClustersShareAKafka: two databases, one broker, the same names. Neither fences the other, and
 // each finds its own progress again.
 func TestClustersShareAKafka(t *testing.T) {

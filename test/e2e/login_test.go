@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -66,8 +67,12 @@ func run(ctx context.Context, admin *kadm.Client, line []string) error {
 			operations = append(operations, operation)
 		}
 
+		pattern := kadm.ACLPatternLiteral
+		if slices.Contains(flags["resource-pattern-type"], "prefixed") {
+			pattern = kadm.ACLPatternPrefixed
+		}
 		acls := kadm.NewACLs().Allow(flags["allow-principal"]...).AllowHosts("*").
-			ResourcePatternType(kadm.ACLPatternLiteral).Operations(operations...).
+			ResourcePatternType(pattern).Operations(operations...).
 			MaybeTopics(flags["topic"]...).MaybeGroups(flags["group"]...).
 			MaybeTransactionalIDs(flags["transactional-id"]...)
 

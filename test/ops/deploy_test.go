@@ -1,5 +1,6 @@
-// Package ops tests deploys with the real programs under load: the schema first, the programs first,
-// and a release that is taken back. The next release is this checkout with one more migration.
+// Package ops tests what operators do, with the real programs: deploys under load, the schema first,
+// the programs first, and a release that is taken back; and Postgres upgraded, or moved to another
+// cluster. The next release is this checkout with one more migration.
 package ops
 
 import (

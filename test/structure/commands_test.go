@@ -23,13 +23,22 @@ var ranBy = map[string]string{
 	"sed -i.bak s,github.com/oncepay/oncepay,example.com/shop, go.mod main.go internal/*/*/*.go": copied,
 	"for m in *.sql; do sed '/^-- +goose Down/,$d' $m | psql $DATABASE_URL; done":                copied,
 	"go mod tidy && go run .": copied,
-	"curl -d item=book -H 'Idempotency-Key: order-1' http://$HTTP_ADDR/orders":                      "examples/minimal/main_test.go:TestMinimal",
-	"git -C ../oncepay diff COMMIT main -- internal/idempotency ':!*_test.go' | git apply --reject": "test/structure/copyout_test.go:TestREADMEFollowsFixes",
-	"export ONCEPAY_TOKEN=oncepay_…":                                                                programs,
-	"DATABASE_URL=postgres://relay:…@10.0.0.6:6432/oncepay?default_query_exec_mode=cache_describe":  "test/e2e/pooler_test.go:TestPgBouncerPaymentReachesStatementsOnce",
+	"curl -d item=book -H 'Idempotency-Key: order-1' http://$HTTP_ADDR/orders":                                                                          "examples/minimal/main_test.go:TestMinimal",
+	"git -C ../oncepay diff COMMIT main -- internal/idempotency ':!*_test.go' | git apply --reject":                                                     "test/structure/copyout_test.go:TestREADMEFollowsFixes",
+	"export ONCEPAY_TOKEN=oncepay_…":                                                                                                                    programs,
+	"DATABASE_URL=postgres://relay:…@10.0.0.6:6432/oncepay?default_query_exec_mode=cache_describe":                                                      "test/e2e/pooler_test.go:TestPgBouncerPaymentReachesStatementsOnce",
+	`DATABASE_URL=postgres://relay@new/oncepay relay adopt --from postgres://relay@old/oncepay`:                                                         moved,
+	`pg_dumpall --roles-only -d "$OLD" | grep -v ' ROLE postgres' | psql "$NEW"`:                                                                        moved,
+	`pg_dump --schema-only --no-publications "$OLD" | psql -v ON_ERROR_STOP=1 "$NEW"`:                                                                   moved,
+	`psql "$NEW" -c "CREATE SUBSCRIPTION move CONNECTION '$OLD' PUBLICATION move, move_outbox"`:                                                         moved,
+	`psql "$NEW" -Atc "SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel"`:                                                                     moved,
+	`psql "$OLD" -Atc "SELECT confirmed_flush_lsn >= pg_current_wal_lsn() FROM pg_replication_slots WHERE slot_name = 'move'"`:                          moved,
+	`psql "$NEW" -c 'DROP SUBSCRIPTION move'`:                                                                                                           moved,
+	`psql "$OLD" -Atc "SELECT format('SELECT setval(%L, %s);', sequencename, last_value) FROM pg_sequences WHERE last_value IS NOT NULL" | psql "$NEW"`: moved,
 }
 
 const (
+	moved    = "test/ops/move_test.go:TestMoveByReplication"
 	copied   = "test/structure/copyout_test.go:TestREADMECopyCommands"
 	programs = "test/e2e/commands_test.go:TestDocumentedPrograms"
 	login    = "test/e2e/login_test.go:TestLogInToKafka" // all of its section
