@@ -1,8 +1,9 @@
-// Package kafka is the relay's Publisher for Kafka. Nothing else produces to it.
+// Package kafka is the relay's Publisher for Kafka. Nothing else produces to it, but for the Resender,
+// which sends again what was sent.
 //
 // Files: kafka.go opens a Publisher, publish.go sends a batch, progress.go keeps and reads
 // progress, partitions.go watches the number of partitions, copies.go asks how many copies of a
-// record there are, record.go makes records of messages.
+// record there are, record.go makes records of messages, resend.go sends again.
 package kafka
 
 import (
@@ -89,17 +90,7 @@ func (k Producer) Open(
 		return nil, nil, fmt.Errorf("relay %q: no topic can be called %q", name, p.progressTopic)
 	}
 
-	opts := []kgo.Opt{
-		kgo.RequiredAcks(kgo.AllISRAcks()),
-		kgo.MetadataMinAge(metadataMinAge),
-		kgo.MetadataMaxAge(metadataMaxAge),
-		kgo.ManualFlushing(), // batches come complete, and go out in as few requests as possible
-		kgo.RecordPartitioner(kgo.BasicConsistentPartitioner(p.partition)),
-		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 { return int32(p.limit(topic)) }),
-		kgo.MaxBufferedRecords(50_000),
-		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
-	}
-
+	opts := append(p.producing(), kgo.FetchIsolationLevel(kgo.ReadCommitted()))
 	if k.ExactlyOnce {
 		opts = append(opts, kgo.TransactionTimeout(transactionTimeout),
 			kgo.TransactionalID(k.TopicPrefix+"relay."+p.key)) // of every leader: that fences
@@ -124,6 +115,20 @@ func (k Producer) Open(
 	}
 
 	return p, kept, nil
+}
+
+// producing returns how events are produced. The broker drops what a retry repeats, which is
+// franz-go's default.
+func (p *publisher) producing() []kgo.Opt {
+	return []kgo.Opt{
+		kgo.RequiredAcks(kgo.AllISRAcks()),
+		kgo.MetadataMinAge(metadataMinAge),
+		kgo.MetadataMaxAge(metadataMaxAge),
+		kgo.ManualFlushing(), // batches come complete, and go out in as few requests as possible
+		kgo.RecordPartitioner(kgo.BasicConsistentPartitioner(p.partition)),
+		kgo.ProducerBatchMaxBytesFn(func(topic string) int32 { return int32(p.limit(topic)) }),
+		kgo.MaxBufferedRecords(50_000),
+	}
 }
 
 func (k Producer) newClient(opts ...kgo.Opt) (*kgo.Client, error) {
