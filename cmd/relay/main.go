@@ -31,9 +31,10 @@ var command = program.Program{
 	About: "relay reads the outbox of Postgres into Kafka, and keeps the daily partitions of outbox and idempotency keys.",
 	Usage: config.Usage("relay"),
 	Example: "  DATABASE_URL=postgres://relay:secret@localhost:5432/oncepay KAFKA_BROKERS=localhost:9092 relay\n" +
-		"  relay dead-letters list",
+		"  relay dead-letters list\n" +
+		"  relay resend --from-time 2026-03-01T12:00:00Z",
 	Run:      run,
-	Commands: []func(func(string) string) *cobra.Command{deadLetters.Command, adoptCommand},
+	Commands: []func(func(string) string) *cobra.Command{deadLetters.Command, resendCommand, adoptCommand},
 	Probe: func(getenv func(string) string) (string, error) {
 		cfg, err := config.LoadRelay(getenv)
 		return cfg.AdminAddr, err
@@ -47,21 +48,10 @@ var topics = []string{"payments", "accounts", "webhook-endpoints"}
 // thousand events.
 const batchesOfATransaction = 4
 
+const exactlyOnce = "exactly-once"
+
 // connections: for the relay, its upkeep, the probe, and one to spare.
 const connections = 4
-
-func newProducer(cfg config.Relay) (kafka.Producer, error) {
-	options, err := kafkalogin.Options(cfg.Kafka)
-	if err != nil {
-		return kafka.Producer{}, err
-	}
-
-	options = append(options, kafkalogin.Compression(cfg.Compression))
-	return kafka.Producer{Brokers: cfg.Brokers, TopicPrefix: cfg.TopicPrefix, Topics: topics,
-		Source: "/oncepay", ExactlyOnce: cfg.Delivery == "exactly-once",
-		Partitions: cfg.TopicPartitions, Replication: cfg.TopicReplication, MinInsync: cfg.TopicMinInsync,
-		DrainOnPartitionChange: cfg.PartitionChange == "drain", Options: options}, nil
-}
 
 func run(ctx context.Context, getenv func(string) string, stderr io.Writer) error {
 	cfg, err := config.LoadRelay(getenv)
@@ -69,7 +59,7 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 		return err
 	}
 
-	if cfg.Delivery == "exactly-once" {
+	if cfg.Delivery == exactlyOnce {
 		cfg.Batch *= batchesOfATransaction
 	}
 
@@ -149,4 +139,18 @@ func run(ctx context.Context, getenv func(string) string, stderr io.Writer) erro
 	g.Go(func() error { return admin.Run(ctx) })
 	g.Go(func() error { return profiles.Run(ctx) })
 	return g.Wait()
+}
+
+// newProducer is for whatever sends events: each at the same place, in the same form.
+func newProducer(cfg config.Relay) (kafka.Producer, error) {
+	options, err := kafkalogin.Options(cfg.Kafka)
+	if err != nil {
+		return kafka.Producer{}, err
+	}
+
+	options = append(options, kafkalogin.Compression(cfg.Compression))
+	return kafka.Producer{Brokers: cfg.Brokers, TopicPrefix: cfg.TopicPrefix, Topics: topics,
+		Source: "/oncepay", ExactlyOnce: cfg.Delivery == exactlyOnce,
+		Partitions: cfg.TopicPartitions, Replication: cfg.TopicReplication, MinInsync: cfg.TopicMinInsync,
+		DrainOnPartitionChange: cfg.PartitionChange == "drain", Options: options}, nil
 }
