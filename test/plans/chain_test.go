@@ -111,10 +111,36 @@ func (s *service) publish(t *testing.T) {
 	if _, err := (&relay.Stalls{Relay: "main", Lease: time.Second}).Look(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
+	s.sendAgain(t, db)
 	if _, err := new(relay.Snapshots).Oldest(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := new(relay.Writers).Oldest(t.Context(), db); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// sendAgain counts what the relay has sent, from the beginning and from a time, and begins to send it.
+func (s *service) sendAgain(t *testing.T, db *pgxpool.Pool) {
+	t.Helper()
+	r := relay.Resend{DB: db, Relay: "main"}
+	if _, err := r.Span(t.Context(), relay.Ends{FromTime: time.Now()}); err != nil {
+		t.Fatal(err)
+	}
+	span, err := r.Span(t.Context(), relay.Ends{FromOldest: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	span.UntilID = span.FromID + 3*relayBatch
+	if _, err := r.Count(t.Context(), span, nil); err != nil {
+		t.Fatal(err)
+	}
+
+	const rate = 10 * relayBatch
+	_, _, err = r.Send(t.Context(), span, rate, func(context.Context, []relay.Message) error {
+		return nil
+	}, func(relay.Tally, int64) {})
+	if err != nil {
 		t.Fatal(err)
 	}
 }
