@@ -38,13 +38,14 @@ const sentBefore = `
   (o.id <= $3 AND pg_visible_in_snapshot(o.xid, $4::text::pg_snapshot)
    OR o.id <= $5 AND pg_visible_in_snapshot(o.xid, nullif($6, '')::pg_snapshot))`
 
+// Both are scalars, so each row looks its own letters up: EXISTS may go through all of the relay's.
 const skippedBefore = `
-  EXISTS (SELECT FROM outbox_dead_letters WHERE relay = $7 AND id = o.id AND state = 'skipped')`
+  coalesce((SELECT state FROM outbox_dead_letters WHERE relay = $7 AND id = o.id), '') = 'skipped'`
 
 const parkedNow = `
-  EXISTS (SELECT FROM outbox_dead_letters
-          WHERE relay = $7 AND aggregate_type = o.aggregate_type AND aggregate_id = o.aggregate_id
-            AND state IN ('parked', 'retry') AND id <= o.id)`
+  coalesce((SELECT min(id) FROM outbox_dead_letters
+            WHERE relay = $7 AND aggregate_type = o.aggregate_type
+              AND aggregate_id = o.aggregate_id AND state IN ('parked', 'retry')) <= o.id, false)`
 
 const wanted = `($8 = '' OR o.aggregate_type = $8) AND ($9 = '' OR o.aggregate_id = $9)`
 

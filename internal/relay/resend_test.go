@@ -314,3 +314,33 @@ func (d database) letter(t testing.TB, id int64, state string) {
 		SELECT 'main', id, xid, event_id, aggregate_type, aggregate_id, event_type, payload, headers,
 			created_at, 'too large', $2, 'a test' FROM outbox_events WHERE id = $1`, id, state)
 }
+
+// While stragglers go out in chunks, only those up to the last chunk were sent.
+func TestResendBetweenChunks(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	before := ask[string](t, d, `SELECT pg_current_snapshot()::text`)
+	d.commit(t, "a", "b", "c", "d", "e")
+	d.passed(t, 5)
+	d.exec(t, `UPDATE outbox_cursors SET seen = $1::text::pg_snapshot, chunk_after = 2,
+		chunk_seen = pg_current_snapshot()`, before)
+	if got := wantResent(t, d.resend(), relay.Ends{FromID: 1}, 1, 2); got.Unsent != 3 {
+		t.Errorf("%+v", got)
+	}
+}
+
+// A lower bound holds on a slow machine, too.
+func TestResendKeepsToTheRate(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	d.twoDays(t)
+	var to sink
+	begun := time.Now()
+	s := span(t, d.resend(), relay.Ends{FromID: 1, UntilID: 31})
+	if _, _, err := d.resend().Send(t.Context(), s, 10, to.publish, ignore); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begun); len(to.got) != 31 || took < 3*time.Second {
+		t.Errorf("%d events at 10 a second took %s", len(to.got), took)
+	}
+}
