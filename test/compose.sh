@@ -86,7 +86,8 @@ more=$(documented 'kafka-topics.sh --bootstrap-server $KAFKA --alter')
 in_kafka "${more/oncepay.payments/scratch-$$}"
 prints 'PartitionCount: 24' in_kafka "kafka-topics.sh --bootstrap-server \$KAFKA --describe --topic scratch-$$"
 docker compose stop consumer
-reset=$(documented 'kafka-consumer-groups.sh --bootstrap-server $KAFKA --group statements --reset-offsets')
+in_kafka "$(documented 'kafka-consumer-groups.sh --bootstrap-server $KAFKA --group statements --reset-offsets --to-earliest')"
+reset=$(documented 'kafka-consumer-groups.sh --bootstrap-server $KAFKA --group statements --reset-offsets --to-datetime')
 in_kafka "$(sed "s/[0-9-]*T[0-9:.]*/$(date -u -d yesterday +%FT%T.000)/" <<<"$reset")"
 docker compose start consumer
 

@@ -60,7 +60,7 @@ func resendCommand(getenv func(string) string) *cobra.Command {
 	flags.BoolVar(&r.ends.FromOldest, "from-oldest", false,
 		"begin with the oldest event that is kept, whatever was before it")
 	program.Flag(c, &r.ends.UntilID, "until-id", "ID", "end with this id", parseEventID)
-	program.Flag(c, &r.ends.UntilTime, "until", "TIME", "end with the events of this day or time", parseTime)
+	program.Flag(c, &r.ends.UntilTime, "until", "TIME", "end before this day or time", parseTime)
 	program.Flag(c, &r.topic, "topic", "TOPIC", "only this one: "+strings.Join(topics, ", "), parseTopic)
 	flags.StringVar(&r.aggregate, "aggregate", "", "only the events of this aggregate, such as a payment")
 	r.rate = 1000

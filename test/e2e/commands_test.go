@@ -37,7 +37,7 @@ func TestDocumentedPrograms(t *testing.T) {
 	}
 	provider := c.provider()
 	names := strings.NewReplacer("--to ACCOUNT", "--to "+c.Accounts[1].ID.String(), "ACCOUNT", c.Accounts[0].ID.String(),
-		"PAYMENT", payment.ID, "KEY", "order-0", "OPERATION", c.operation(), "ENDPOINT", c.endpoint(),
+		"PAYMENT", payment.ID, "KEY", "order-0", "OPERATION", c.operation(), "ENDPOINT", c.endpoint(), "2026-03-01T12:00:00Z", c.oldestDay(),
 		"oncepay top", "oncepay top --api "+c.api.Admin+" --consumer "+c.consumer.Admin) // not the ports of Compose
 
 	n := 0
@@ -139,6 +139,17 @@ func (c *chain) deadLetter(id string) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
+}
+
+// oldestDay returns the first day that the outbox keeps.
+func (c *chain) oldestDay() (day string) {
+	c.t.Helper()
+	err := c.owner.QueryRow(c.t.Context(), `SELECT to_date(right(min(inhrelid::regclass::text), 8), 'YYYYMMDD')::text
+		FROM pg_inherits WHERE inhparent = 'outbox_events'::regclass`).Scan(&day)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return day
 }
 
 // otherCredential returns the id of a credential that is not the chain's own.
