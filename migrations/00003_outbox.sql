@@ -3,6 +3,7 @@ CREATE TABLE outbox_events (
     id                bigint      GENERATED ALWAYS AS IDENTITY (CACHE 1),
     xid               xid8        NOT NULL DEFAULT pg_current_xact_id(),
     event_id          uuid        NOT NULL DEFAULT gen_random_uuid(),
+    tenant_id         uuid,
     aggregate_type    text        COLLATE "C" NOT NULL,
     aggregate_id      text        COLLATE "C" NOT NULL,
     aggregate_version bigint,
@@ -26,6 +27,9 @@ COMMENT ON COLUMN outbox_events.xid IS
     'The transaction that wrote it. Never name it in an INSERT: the relay finds late commits by '
     'it.';
 COMMENT ON COLUMN outbox_events.event_id IS 'What consumers deduplicate by.';
+COMMENT ON COLUMN outbox_events.tenant_id IS
+    'Whose event it is; NULL in a service without tenants. Not indexed: only a move of a tenant asks, '
+    'for what lies behind the cursor. Not sent: a header says it to consumers.';
 COMMENT ON COLUMN outbox_events.aggregate_type IS 'Topic name without its prefix.';
 COMMENT ON COLUMN outbox_events.aggregate_id IS
     'Record key: events of one aggregate keep their order.';
@@ -90,6 +94,7 @@ CREATE TABLE outbox_dead_letters (
     id                bigint      NOT NULL,
     xid               xid8        NOT NULL,
     event_id          uuid        NOT NULL,
+    tenant_id         uuid,
     aggregate_type    text        COLLATE "C" NOT NULL,
     aggregate_id      text        COLLATE "C" NOT NULL,
     aggregate_version bigint,

@@ -78,6 +78,7 @@ COMMENT ON COLUMN payments.fingerprint IS
 
 CREATE TABLE ledger_entries (
     account_id          uuid        NOT NULL,
+    tenant_id           uuid        NOT NULL,
     entry_no            bigint      NOT NULL CHECK (entry_no > 0),
     id                  uuid        NOT NULL,
     payment_id          uuid        NOT NULL,
@@ -94,6 +95,9 @@ COMMENT ON TABLE ledger_entries IS
     'Double entry: two or more per payment, which sum to zero. Insert-only. No foreign key to '
     'accounts (measured: 40 % of the throughput): the account was locked and read in the same '
     'transaction, and the invariant queries prove what the key would enforce.';
+COMMENT ON COLUMN ledger_entries.tenant_id IS
+    'That of the account. Not in the key: an account''s entries are read by its id, a tenant''s through '
+    'its accounts.';
 COMMENT ON COLUMN ledger_entries.entry_no IS
     '1, 2, 3 … for each account without a gap: the order in which they were applied.';
 COMMENT ON COLUMN ledger_entries.amount_minor IS

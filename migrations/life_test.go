@@ -120,8 +120,8 @@ INSERT INTO payments (id, tenant_id, status, decline_code, version, amount_minor
 VALUES ($1, $2, $3, $4, 1, 5, 'USD', $2, $1, '', '{}', '', now(), $2, 'k', '\x00', 1, 'POST', '/x', 'r')`
 
 	insertEntry7 = `
-INSERT INTO ledger_entries (account_id, entry_no, id, payment_id, currency, amount_minor, balance_after_minor, created_at)
-VALUES ($1, 1, gen_random_uuid(), gen_random_uuid(), 'USD', 5, 5, now())`
+INSERT INTO ledger_entries (account_id, tenant_id, entry_no, id, payment_id, currency, amount_minor, balance_after_minor, created_at)
+VALUES ($1, gen_random_uuid(), 1, gen_random_uuid(), gen_random_uuid(), 'USD', 5, 5, now())`
 
 	updateBalance7 = `
 UPDATE accounts SET balance_minor = $2, entry_count = entry_count + 1 WHERE id = $1`

@@ -82,9 +82,9 @@ func TestDaysAreThoseOfUTCWhateverTheLogin(t *testing.T) {
 	s := newShop(t)
 	id := uuid.New()
 	s.exec(t, `INSERT INTO accounts (id, tenant_id, kind, currency, balance_minor, entry_count) VALUES ($1, $2, 'customer', 'USD', 60, 3)`, id, s.TenantID)
-	s.exec(t, `INSERT INTO ledger_entries (account_id, entry_no, id, payment_id, currency, amount_minor, balance_after_minor, created_at)
-		SELECT $1, n, gen_random_uuid(), gen_random_uuid(), 'USD', amount, after, at::timestamptz FROM (VALUES
-			(1, 100, 100, '2026-03-01 23:59:59.999Z'), (2, -50, 50, '2026-03-02 00:00:00Z'), (3, 10, 60, '2026-03-01 23:59:59.998Z')) e(n, amount, after, at)`, id)
+	s.exec(t, `INSERT INTO ledger_entries (account_id, tenant_id, entry_no, id, payment_id, currency, amount_minor, balance_after_minor, created_at)
+		SELECT $1, $2, n, gen_random_uuid(), gen_random_uuid(), 'USD', amount, after, at::timestamptz FROM (VALUES
+			(1, 100, 100, '2026-03-01 23:59:59.999Z'), (2, -50, 50, '2026-03-02 00:00:00Z'), (3, 10, 60, '2026-03-01 23:59:59.998Z')) e(n, amount, after, at)`, id, s.TenantID)
 	s.exec(t, `INSERT INTO statements VALUES ($1, '2026-03-05', 'USD', 1, 0, 7)`, id)
 	var got statement
 	mustJSON(t, &got, owner(s.db.URL+"&timezone=Pacific/Auckland"), "statement", id.String())

@@ -35,8 +35,8 @@ var million = []string{
 			date_trunc('milliseconds', now()), $2, 'key-' || n || '-' || md5(n::text), sha256(n::text::bytea), 1, 'POST', '/v1/payments', md5(n::text)
 		FROM generate_series(0, 999999) n`,
 	`ALTER TABLE accounts DROP CONSTRAINT accounts_customer_not_negative`,
-	`INSERT INTO ledger_entries (account_id, entry_no, id, payment_id, currency, amount_minor, balance_after_minor, created_at)
-		SELECT account_id, row_number() OVER w, gen_random_uuid(), id, currency, amount, sum(amount) OVER w, processed_at
+	`INSERT INTO ledger_entries (account_id, tenant_id, entry_no, id, payment_id, currency, amount_minor, balance_after_minor, created_at)
+		SELECT account_id, tenant_id, row_number() OVER w, gen_random_uuid(), id, currency, amount, sum(amount) OVER w, processed_at
 		FROM (SELECT *, source_account AS account_id, -amount_minor AS amount FROM payments UNION ALL SELECT *, destination_account, amount_minor FROM payments) e
 		WHERE status = 'completed' AND $1::uuid <> $2::uuid WINDOW w AS (PARTITION BY account_id ORDER BY amount_minor = 1000000 DESC, id, amount)`,
 	`UPDATE accounts a SET balance_minor = e.s, entry_count = e.n FROM (SELECT account_id, sum(amount_minor) s, count(*) n FROM ledger_entries GROUP BY 1) e
@@ -47,12 +47,12 @@ var million = []string{
 			'"description":"","metadata":{},"client_reference":"","processed_at":"%s"}', id, status, amount_minor, source_account, destination_account,
 			to_char(processed_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"')), 'UTF8')
 		FROM payments WHERE $1::uuid <> $2::uuid`,
-	`INSERT INTO outbox_events (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload, headers)
-		SELECT made_id('event', row_number() OVER ()), 'payments', p.id, 1, 'payment.' || p.status, k.body,
+	`INSERT INTO outbox_events (event_id, tenant_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload, headers)
+		SELECT made_id('event', row_number() OVER ()), p.tenant_id, 'payments', p.id, 1, 'payment.' || p.status, k.body,
 			jsonb_build_object('traceparent', '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01', 'ce_tenantid', p.tenant_id)
 		FROM payments p JOIN idempotency_keys k ON k.key = p.idempotency_key WHERE $1::uuid <> $2::uuid`,
-	`INSERT INTO outbox_events (event_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload, headers)
-		SELECT made_id('opened', row_number() OVER ()), 'accounts', id, 1, 'account.opened', '{}', jsonb_build_object('ce_tenantid', tenant_id) FROM accounts WHERE $1::uuid <> $2::uuid`,
+	`INSERT INTO outbox_events (event_id, tenant_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload, headers)
+		SELECT made_id('opened', row_number() OVER ()), tenant_id, 'accounts', id, 1, 'account.opened', '{}', jsonb_build_object('ce_tenantid', tenant_id) FROM accounts WHERE $1::uuid <> $2::uuid`,
 	`SELECT inbox_events_make_partitions(ARRAY(SELECT DISTINCT (created_at AT TIME ZONE 'UTC')::date FROM outbox_events)) WHERE $1::uuid <> $2::uuid`,
 	`INSERT INTO inbox_events (consumer, event_id, event_day) SELECT 'statements', event_id, (created_at AT TIME ZONE 'UTC')::date FROM outbox_events WHERE $1::uuid <> $2::uuid`,
 	`INSERT INTO statements SELECT account_id, (created_at AT TIME ZONE 'UTC')::date, 'USD', count(*),

@@ -349,8 +349,18 @@ var defects = map[string]defect{
 		// Its events went there, too: they alone would show it.
 		other := uuid.New()
 		w.exec(t, `UPDATE accounts SET tenant_id = $1 WHERE id = $2`, other, w.b)
-		w.exec(t, `UPDATE outbox_events SET headers = jsonb_set(headers, '{ce_tenantid}', to_jsonb($1::text))
+		w.exec(t, `UPDATE ledger_entries SET tenant_id = $1 WHERE account_id = $2`, other, w.b)
+		w.exec(t, `UPDATE outbox_events SET tenant_id = $1::uuid, headers = jsonb_set(headers, '{ce_tenantid}', to_jsonb($1::text))
 			WHERE aggregate_type = 'accounts' AND aggregate_id = $2::text`, other.String(), w.b.String())
+	}},
+	"an event belongs to another tenant than it says": {line: invariant.PaymentsAstray, before: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE outbox_events SET tenant_id = NULL WHERE event_type = 'refund.declined'`)
+	}},
+	"an account's event belongs to another tenant than it says": {line: invariant.PaymentsAstray, before: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE outbox_events SET tenant_id = event_id WHERE aggregate_type = 'accounts' AND aggregate_id = $1::text`, w.b.String())
+	}},
+	"an entry is another tenant's": {line: invariant.PaymentsAstray, after: func(t *testing.T, w *world) {
+		w.exec(t, `UPDATE ledger_entries SET tenant_id = id WHERE account_id = $1 AND entry_no = 1`, w.b)
 	}},
 	"a balance is off by one": {line: invariant.BalancesWrong, after: func(t *testing.T, w *world) {
 		w.exec(t, `UPDATE accounts SET balance_minor = balance_minor + 1 WHERE id = $1`, w.b)

@@ -59,7 +59,7 @@ FROM payments p LEFT JOIN (
 WHERE (p.refunded_minor, p.refunding_minor) IS DISTINCT FROM (coalesce(r.refunded_minor, 0), coalesce(r.refunding_minor, 0))`
 
 // Both accounts belong to the payment's tenant and have its currency. Its client belongs to the
-// tenant. Events name the tenant.
+// tenant. Entries are of their account's tenant. Events name the tenant.
 const paymentsAstray = `
 SELECT format('payment %s', p.id)
 FROM payments p
@@ -71,11 +71,17 @@ WHERE (s.tenant_id = p.tenant_id AND d.tenant_id = p.tenant_id AND s.currency = 
 UNION ALL
 SELECT format('event %s', o.event_id)
 FROM outbox_events o JOIN payments p ON p.id::text = o.aggregate_id
-WHERE o.aggregate_type = 'payments' AND o.headers->>'ce_tenantid' IS DISTINCT FROM p.tenant_id::text
+WHERE o.aggregate_type = 'payments'
+  AND (o.tenant_id IS DISTINCT FROM p.tenant_id OR o.headers->>'ce_tenantid' IS DISTINCT FROM p.tenant_id::text)
 UNION ALL
 SELECT format('event %s', o.event_id)
 FROM outbox_events o JOIN accounts a ON a.id::text = o.aggregate_id
-WHERE o.aggregate_type = 'accounts' AND o.headers->>'ce_tenantid' IS DISTINCT FROM a.tenant_id::text`
+WHERE o.aggregate_type = 'accounts'
+  AND (o.tenant_id IS DISTINCT FROM a.tenant_id OR o.headers->>'ce_tenantid' IS DISTINCT FROM a.tenant_id::text)
+UNION ALL
+SELECT format('entry %s', e.id)
+FROM ledger_entries e JOIN accounts a ON a.id = e.account_id
+WHERE e.tenant_id <> a.tenant_id`
 
 const allAccounts = `SELECT count(*) FROM accounts`
 

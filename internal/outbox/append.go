@@ -13,6 +13,7 @@ import (
 // Event is something that happened to an aggregate.
 type Event struct {
 	ID               uuid.UUID // consumers deduplicate by it; UUIDv7 keeps indexes small
+	TenantID         uuid.UUID // whose it is; may be zero. Consumers learn it by a header only
 	AggregateType    string    // the topic without its prefix; not relay-progress.*
 	AggregateID      string    // record key: events of one aggregate keep their order
 	AggregateVersion int64     // 1, 2, 3 … for each aggregate
@@ -37,11 +38,13 @@ const reservedPrefix = "relay-progress."
 // transaction holds the aggregates' row locks. That keeps the events of one aggregate in order.
 const appendEvents = `
 INSERT INTO outbox_events (
-  event_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload, headers)
-SELECT event_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload, headers
+  event_id, tenant_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload, headers)
+SELECT
+  event_id, tenant_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload, headers
 FROM unnest(
-  $1::uuid[], $2::text[], $3::text[], $4::bigint[], $5::text[], $6::bytea[], $7::jsonb[]) WITH ORDINALITY
-  t(event_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload, headers, i)
+  $1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::text[], $7::bytea[], $8::jsonb[])
+  WITH ORDINALITY t(
+  event_id, tenant_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload, headers, i)
 ORDER BY i`
 
 // Append writes events in the caller's transaction, with one statement: they are published if it
@@ -60,7 +63,7 @@ func Append(ctx context.Context, tx pgx.Tx, es []Event) error {
 	n := len(es)
 	// [16]byte, not uuid.UUID, which pgx would encode by way of driver.Valuer and text: 2.7 µs
 	// against 0.13 µs.
-	ids, versions := make([][16]byte, n), make([]int64, n)
+	ids, tenants, versions := make([][16]byte, n), make([]*[16]byte, n), make([]int64, n)
 	aggregateTypes, aggregateIDs, types := make([]string, n), make([]string, n), make([]string, n)
 	payloads, headers := make([][]byte, n), make([][]byte, n)
 	for i, e := range es {
@@ -70,6 +73,9 @@ func Append(ctx context.Context, tx pgx.Tx, es []Event) error {
 		ids[i], versions[i] = e.ID, e.AggregateVersion
 		aggregateTypes[i], aggregateIDs[i], types[i] = e.AggregateType, e.AggregateID, e.Type
 		payloads[i], headers[i] = e.Payload, []byte("{}")
+		if e.TenantID != uuid.Nil {
+			tenants[i] = (*[16]byte)(&es[i].TenantID)
+		}
 		if len(e.Headers) > 0 {
 			var err error
 			if headers[i], err = json.Marshal(e.Headers); err != nil {
@@ -79,7 +85,7 @@ func Append(ctx context.Context, tx pgx.Tx, es []Event) error {
 	}
 
 	_, err := tx.Exec(ctx, appendEvents,
-		ids, aggregateTypes, aggregateIDs, versions, types, payloads, headers)
+		ids, tenants, aggregateTypes, aggregateIDs, versions, types, payloads, headers)
 	if err != nil {
 		return fmt.Errorf("append events to outbox: %w", err)
 	}

@@ -14,11 +14,14 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
+// tenants are those of the aggregates. One has none.
+var tenants = []uuid.UUID{uuid.New(), uuid.New(), uuid.Nil}
+
 func events(n int) (es []outbox.Event) {
 	for i := range n {
 		es = append(es, outbox.Event{
 			ID: uuid.New(), AggregateType: "things", AggregateID: fmt.Sprint(i % 3), AggregateVersion: int64(i/3 + 1), Type: "thing.changed",
-			Payload: []byte{byte(i), 0, 0xff},
+			Payload: []byte{byte(i), 0, 0xff}, TenantID: tenants[i%3],
 		})
 	}
 	return es
@@ -61,13 +64,13 @@ func TestAppendKeepsOrderInOneStatement(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rows, err := owner.Query(t.Context(), `SELECT event_id, aggregate_type, aggregate_id, aggregate_version, event_type, payload
+		rows, err := owner.Query(t.Context(), `SELECT event_id, coalesce(tenant_id, '00000000-0000-0000-0000-000000000000'), aggregate_type, aggregate_id, aggregate_version, event_type, payload
 			FROM outbox_events ORDER BY id DESC LIMIT $1`, n)
 		if err != nil {
 			t.Fatal(err)
 		}
 		got, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e outbox.Event, err error) {
-			return e, row.Scan(&e.ID, &e.AggregateType, &e.AggregateID, &e.AggregateVersion, &e.Type, &e.Payload)
+			return e, row.Scan(&e.ID, &e.TenantID, &e.AggregateType, &e.AggregateID, &e.AggregateVersion, &e.Type, &e.Payload)
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -17,7 +17,8 @@ type account struct {
 type entry struct {
 	Entry
 	accountID uuid.UUID
-	number    int64 // 1, 2, 3 … within the account
+	tenantID  uuid.UUID // the account's
+	number    int64     // 1, 2, 3 … within the account
 	currency  string
 }
 
@@ -270,7 +271,7 @@ func newEntry(d decision, a *account, amount, balance int64, at time.Time) entry
 			ID: newID(at), PaymentID: d.payment.ID, CreatedAt: at,
 			AmountMinor: amount, BalanceAfterMinor: balance,
 		},
-		accountID: a.ID, number: a.entryCount + 1, currency: d.payment.Currency,
+		accountID: a.ID, tenantID: a.tenantID, number: a.entryCount + 1, currency: d.payment.Currency,
 	}
 	if d.refund != nil {
 		e.RefundID = &d.refund.ID

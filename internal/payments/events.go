@@ -38,7 +38,9 @@ const (
 func eventsOf(rs []Request, outcomes []Outcome) []outbox.Event {
 	events := make([]outbox.Event, 0, len(outcomes))
 	for i, o := range outcomes {
-		e := outbox.Event{ID: newID(rs[i].At), Payload: o.JSON, Headers: headersOf(&rs[i])}
+		e := outbox.Event{
+			ID: newID(rs[i].At), TenantID: rs[i].TenantID, Payload: o.JSON, Headers: headersOf(&rs[i]),
+		}
 		switch {
 		case o.Account != nil:
 			e.AggregateType, e.AggregateID = aggregateAccounts, o.Account.ID.String()

@@ -43,10 +43,11 @@ FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::te
     client_id, idempotency_key, fingerprint, fingerprint_version, method, route, request_id)`
 
 	insertEntriesV7 = `
-INSERT INTO ledger_entries (account_id, entry_no, id, payment_id, currency,
+INSERT INTO ledger_entries (tenant_id, account_id, entry_no, id, payment_id, currency,
     amount_minor, balance_after_minor, created_at)
-SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::uuid[], $5::text[],
-    $6::bigint[], $7::bigint[], $8::timestamptz[])`
+SELECT a.tenant_id, t.* FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::uuid[], $5::text[],
+    $6::bigint[], $7::bigint[], $8::timestamptz[]) t(account_id)
+JOIN accounts a ON a.id = t.account_id`
 
 	updateBalancesV7 = `
 UPDATE accounts a SET balance_minor = t.balance_minor, entry_count = t.entry_count

@@ -69,10 +69,10 @@ SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::uuid[], $5::text[
 // The table has no foreign key to accounts (measured: 40 % of the throughput): lockAccounts read
 // the accounts under lock, and the check would lock them once more for every entry.
 const insertEntries = `
-INSERT INTO ledger_entries (account_id, entry_no, id, payment_id, refund_id, currency,
+INSERT INTO ledger_entries (account_id, tenant_id, entry_no, id, payment_id, refund_id, currency,
     amount_minor, balance_after_minor, created_at)
-SELECT * FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::uuid[], $5::uuid[], $6::text[],
-    $7::bigint[], $8::bigint[], $9::timestamptz[])`
+SELECT * FROM unnest($1::uuid[], $2::uuid[], $3::bigint[], $4::uuid[], $5::uuid[], $6::uuid[],
+    $7::text[], $8::bigint[], $9::bigint[], $10::timestamptz[])`
 
 const updateBalances = `
 UPDATE accounts a SET balance_minor = t.balance_minor, held_minor = t.held_minor,
@@ -274,19 +274,19 @@ func (b *books) queueCommands(batch *pgx.Batch) {
 
 func (b *books) queueEntries(batch *pgx.Batch) {
 	n := len(b.entries)
-	accounts, numbers := make([][16]byte, n), make([]int64, n)
+	accounts, tenants, numbers := make([][16]byte, n), make([][16]byte, n), make([]int64, n)
 	ids, payments, currencies := make([][16]byte, n), make([][16]byte, n), make([]string, n)
 	refunds := make([]*[16]byte, n)
 	amounts, balances, createdAt := make([]int64, n), make([]int64, n), make([]time.Time, n)
 
 	for i, e := range b.entries {
-		accounts[i], numbers[i] = e.accountID, e.number
+		accounts[i], tenants[i], numbers[i] = e.accountID, e.tenantID, e.number
 		ids[i], payments[i], currencies[i] = e.ID, e.PaymentID, e.currency
 		refunds[i] = (*[16]byte)(e.RefundID)
 		amounts[i], balances[i], createdAt[i] = e.AmountMinor, e.BalanceAfterMinor, e.CreatedAt
 	}
 
-	batch.Queue(insertEntries, accounts, numbers, ids, payments, refunds, currencies,
+	batch.Queue(insertEntries, accounts, tenants, numbers, ids, payments, refunds, currencies,
 		amounts, balances, createdAt)
 }
 

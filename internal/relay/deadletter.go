@@ -28,10 +28,10 @@ letters AS (`
 // A batch that is read again finds its dead letters there. LATERAL makes each use the index on id.
 const parkEvents = `WITH ` + whileLeading + `
   INSERT INTO outbox_dead_letters (
-    relay, id, xid, event_id, aggregate_type, aggregate_id, aggregate_version,
+    relay, id, xid, event_id, tenant_id, aggregate_type, aggregate_id, aggregate_version,
     event_type, payload, headers, created_at)
-  SELECT $1, o.id, o.xid, o.event_id, o.aggregate_type, o.aggregate_id, o.aggregate_version,
-         o.event_type, o.payload, o.headers, o.created_at
+  SELECT $1, o.id, o.xid, o.event_id, o.tenant_id, o.aggregate_type, o.aggregate_id,
+         o.aggregate_version, o.event_type, o.payload, o.headers, o.created_at
   FROM leads CROSS JOIN unnest($4::bigint[]) t(id)
   CROSS JOIN LATERAL (SELECT * FROM outbox_events WHERE id = t.id LIMIT 1) o
   ON CONFLICT DO NOTHING)

@@ -171,7 +171,8 @@ func disabled(e Endpoint, tenant uuid.UUID, version int64) (outbox.Event, error)
 	}
 
 	return outbox.Event{
-		ID: id, AggregateType: endpoints, AggregateID: e.ID.String(), AggregateVersion: version,
+		ID: id, TenantID: tenant,
+		AggregateType: endpoints, AggregateID: e.ID.String(), AggregateVersion: version,
 		Type: EndpointDisabled, Payload: payload, Headers: map[string]string{"ce_tenantid": tenant.String()},
 	}, nil
 }

@@ -53,10 +53,10 @@ SELECT (lpad(to_hex((extract(epoch FROM now()) * 1000)::bigint - $3 + n), 12, '0
 FROM generate_series(1, $3::bigint) n`
 
 	fillEntries = `
-INSERT INTO ledger_entries (account_id, entry_no, id, payment_id, currency, amount_minor, balance_after_minor, created_at)
-SELECT md5('account 1')::uuid, n, md5(n::text)::uuid, md5((-n)::text)::uuid, 'USD', -100, 0, now() FROM generate_series(1, $1 / 10) n
+INSERT INTO ledger_entries (tenant_id, account_id, entry_no, id, payment_id, currency, amount_minor, balance_after_minor, created_at)
+SELECT $3::uuid, md5('account 1')::uuid, n, md5(n::text)::uuid, md5((-n)::text)::uuid, 'USD', -100, 0, now() FROM generate_series(1, $1 / 10) n
 UNION ALL
-SELECT md5('account ' || 2 + n % ($2 - 1))::uuid, 1 + n / ($2 - 1), md5('x' || n)::uuid, md5((-n)::text)::uuid, 'USD', 100, 0, now()
+SELECT $3, md5('account ' || 2 + n % ($2 - 1))::uuid, 1 + n / ($2 - 1), md5('x' || n)::uuid, md5((-n)::text)::uuid, 'USD', 100, 0, now()
 FROM generate_series(1, $1 / 10) n`
 
 	// They have ended, and their first states are dead.
@@ -100,7 +100,7 @@ func (c caller) fill(t *testing.T, rows int64) (hot uuid.UUID) {
 		if err := c.run(ctx, endOperations); err != nil {
 			return err
 		}
-		return c.run(ctx, fillEntries, rows, accounts)
+		return c.run(ctx, fillEntries, rows, accounts, c.tenant)
 	})
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)

@@ -42,9 +42,9 @@ SELECT p.id, c.tenant_id, 'completed', 1, {amount}, 'USD', {source}, {destinatio
 FROM hour_payments p, ` + client + `, ` + bank
 
 	storeRoundEntries = `
-INSERT INTO ledger_entries (account_id, entry_no, id, payment_id, currency, amount_minor, balance_after_minor, created_at)
-SELECT e.account_id, e.entry_no, md5(p.id::text || e.amount)::uuid, p.id, 'USD', e.amount, e.balance, p.at
-FROM hour_payments p, ` + bank + `, LATERAL (VALUES {entries}) e (account_id, entry_no, amount, balance)`
+INSERT INTO ledger_entries (tenant_id, account_id, entry_no, id, payment_id, currency, amount_minor, balance_after_minor, created_at)
+SELECT c.tenant_id, e.account_id, e.entry_no, md5(p.id::text || e.amount)::uuid, p.id, 'USD', e.amount, e.balance, p.at
+FROM hour_payments p, ` + client + `, ` + bank + `, LATERAL (VALUES {entries}) e (account_id, entry_no, amount, balance)`
 
 	bank = `(SELECT a.id, a.balance_minor + 1000000000::bigint * {accounts} AS balance, a.entry_count - {accounts} AS entries
   FROM accounts a JOIN ` + client + ` USING (tenant_id) WHERE a.kind = 'system') bank`
