@@ -59,12 +59,35 @@ COMMENT ON TABLE idempotency_retention IS
 -- LIKE and ATTACH take SHARE UPDATE EXCLUSIVE on the parent, which conflicts neither with readers
 -- nor writers nor pg_dump. PARTITION OF would wait for all of them, and block those behind it.
 -- +goose StatementBegin
+CREATE FUNCTION idempotency_keys_make_day(d date) RETURNS int
+    LANGUAGE plpgsql SET search_path = public, pg_temp AS $$
+DECLARE
+    part text := 'idempotency_keys_' || to_char(d, 'YYYYMMDD');
+BEGIN
+    IF EXISTS (SELECT FROM pg_inherits
+               WHERE inhparent = 'idempotency_keys'::regclass AND inhrelid = to_regclass(part)) THEN
+        RETURN 0;
+    END IF;
+
+    -- Inserted, read and dropped: vacuum finds nothing to do here but freezing, which a partition
+    -- that is kept for long needs once, whole. LIKE copies no options.
+    EXECUTE format('CREATE TABLE %I (LIKE idempotency_keys INCLUDING DEFAULTS'
+        ' INCLUDING CONSTRAINTS INCLUDING INDEXES INCLUDING STORAGE INCLUDING COMPRESSION)'
+        ' WITH (autovacuum_vacuum_insert_threshold = -1, autovacuum_freeze_min_age = 0)', part);
+    EXECUTE format('ALTER TABLE idempotency_keys ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)',
+        part, d, d + 1);
+    RETURN 1;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION idempotency_keys_make_day IS
+    'Makes the partition of one day, if it is missing, and returns how many it made. For the function '
+    'below, and for keys that come from another cluster.';
+
+-- +goose StatementBegin
 CREATE FUNCTION idempotency_keys_make_partitions(ahead int) RETURNS int
     LANGUAGE plpgsql SECURITY DEFINER SET search_path = public, pg_temp AS $$
 DECLARE
     today date := (now() AT TIME ZONE 'utc')::date;
-    d     date;
-    part  text;
     made  int := 0;
 BEGIN
     IF ahead NOT BETWEEN 0 AND 60 THEN
@@ -74,20 +97,7 @@ BEGIN
 
     PERFORM pg_advisory_xact_lock(hashtextextended('idempotency_keys partitions', 0)); -- one at a time
     FOR i IN 0..ahead LOOP
-        d := today + i;
-        part := 'idempotency_keys_' || to_char(d, 'YYYYMMDD');
-        CONTINUE WHEN EXISTS (
-            SELECT FROM pg_inherits
-            WHERE inhparent = 'idempotency_keys'::regclass AND inhrelid = to_regclass(part));
-
-        -- Inserted, read and dropped: vacuum finds nothing to do here but freezing, which a partition
-        -- that is kept for long needs once, whole. LIKE copies no options.
-        EXECUTE format('CREATE TABLE %I (LIKE idempotency_keys INCLUDING DEFAULTS'
-            ' INCLUDING CONSTRAINTS INCLUDING INDEXES INCLUDING STORAGE INCLUDING COMPRESSION)'
-            ' WITH (autovacuum_vacuum_insert_threshold = -1, autovacuum_freeze_min_age = 0)', part);
-        EXECUTE format('ALTER TABLE idempotency_keys ATTACH PARTITION %I FOR VALUES FROM (%L) TO (%L)',
-            part, d, d + 1);
-        made := made + 1;
+        made := made + idempotency_keys_make_day(today + i);
     END LOOP;
     RETURN made;
 END $$;
@@ -123,10 +133,12 @@ COMMENT ON FUNCTION idempotency_keys_drop_partitions IS
     'Drops the partitions whose answers are no longer kept (idempotency_retention), and returns '
     'how many. Waits at most 50 ms for a lock and then fails with 55P03: call it again. The relay '
     'calls it every ten minutes.';
-REVOKE ALL ON FUNCTION idempotency_keys_make_partitions, idempotency_keys_drop_partitions FROM PUBLIC;
+REVOKE ALL ON FUNCTION idempotency_keys_make_day, idempotency_keys_make_partitions,
+    idempotency_keys_drop_partitions FROM PUBLIC;
 SELECT idempotency_keys_make_partitions(7);
 
 -- +goose Down
-DROP FUNCTION idempotency_keys_make_partitions, idempotency_keys_drop_partitions;
+DROP FUNCTION idempotency_keys_make_partitions, idempotency_keys_make_day,
+    idempotency_keys_drop_partitions;
 DROP TABLE idempotency_retention;
 DROP TABLE idempotency_keys;

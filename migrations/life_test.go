@@ -171,7 +171,7 @@ ORDER BY 1`
 		"EXECUTE outbox_events_make_partitions",
 		"INSERT ledger_entries", "INSERT outbox_events",
 		"SELECT accounts", "SELECT goose_db_version", "SELECT ledger_entries", "SELECT payments",
-		"SELECT psp_operations", "SELECT refunds", "SELECT schema_files",
+		"SELECT psp_operations", "SELECT refunds", "SELECT schema_files", "SELECT tenant_moves",
 		"UPDATE accounts.balance_minor", "UPDATE accounts.entry_count", "UPDATE accounts.held_minor",
 		"UPDATE payments.authorization_ended_at", "UPDATE payments.decline_code", "UPDATE payments.refunded_minor",
 		"UPDATE payments.refunding_minor", "UPDATE payments.released_minor", "UPDATE payments.settled_at",

@@ -387,3 +387,25 @@ func TestRevokeKeepsTheFirstTime(t *testing.T) {
 		t.Errorf("revoked at %s, then at %s", first, second)
 	}
 }
+
+// A tenant that has left is told so within 30 seconds. A wrong secret learns nothing.
+func TestTenantThatLeft(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	token := b.create(t)
+	for state, want := range map[string]error{"leaving": nil, "left": credentials.ErrMoved} {
+		b.do(t, func(tx pgx.Tx) error {
+			_, err := tx.Exec(t.Context(), `INSERT INTO tenant_moves (tenant_id, state, target) VALUES ($1, $2, '')
+				ON CONFLICT (tenant_id) DO UPDATE SET state = excluded.state`, b.tenant, state)
+			return err
+		})
+		b.clock.advance(30 * time.Second)
+		if _, err := b.verifier.Verify(t.Context(), token.Reveal()); !errors.Is(err, want) {
+			t.Errorf("%s: %v", state, err)
+		}
+		wrong := withChecksum(token.Reveal()[:25] + strings.Repeat("0", 32))
+		if _, err := b.verifier.Verify(t.Context(), wrong); !errors.Is(err, credentials.ErrUnauthorized) {
+			t.Errorf("%s, a wrong secret: %v", state, err)
+		}
+	}
+}

@@ -108,8 +108,9 @@ func (l *lookups) next() map[string]*lookup {
 
 // By primary key, twice for each id.
 const readCredentials = `
-SELECT c.id, k.tenant_id, k.id, c.scopes, c.secret_hash
+SELECT c.id, k.tenant_id, k.id, c.scopes, c.secret_hash, coalesce(m.state = 'left', false)
 FROM credentials c JOIN clients k ON k.id = c.client_id
+LEFT JOIN tenant_moves m ON m.tenant_id = k.tenant_id
 WHERE c.id = ANY ($1::text[]) AND c.revoked_at IS NULL`
 
 // answer looks up a batch and releases those who wait for it.
@@ -128,7 +129,7 @@ func (l *lookups) answer(batch map[string]*lookup) {
 	var r row
 	var hash []byte
 	who := &r.identity
-	columns := []any{&who.CredentialID, &who.TenantID, &who.ClientID, &who.Scopes, &hash}
+	columns := []any{&who.CredentialID, &who.TenantID, &who.ClientID, &who.Scopes, &hash, &r.left}
 	_, err := pgx.ForEachRow(rows, columns, func() error {
 		found := r
 		copy(found.hash[:], hash)

@@ -21,6 +21,9 @@ var ErrUnauthorized = errors.New("unauthorized")
 // not known: try again.
 var ErrBusy = errors.New("too many unknown credentials are being looked up")
 
+// ErrMoved is returned for a valid token of a tenant that has moved to another cluster.
+var ErrMoved = errors.New("the tenant has moved to another cluster")
+
 // Identity is who calls, and what they may do.
 type Identity struct {
 	TenantID     uuid.UUID
@@ -58,6 +61,7 @@ type Verifier struct {
 type row struct {
 	identity Identity
 	hash     [sha256.Size]byte
+	left     bool // its tenant has moved
 	expires  time.Time
 	renew    time.Time
 }
@@ -71,7 +75,7 @@ func NewVerifier(db *pgxpool.Pool, now func() time.Time) *Verifier {
 }
 
 // Verify returns the identity behind bearer (the Authorization header without "Bearer "), or
-// ErrUnauthorized. Any other error means that the database could not be asked: answer 503.
+// ErrUnauthorized, or ErrMoved. Any other error means that the database could not be asked: answer 503.
 func (v *Verifier) Verify(ctx context.Context, bearer string) (Identity, error) {
 	token, ok := Parse(bearer)
 	if !ok {
@@ -90,6 +94,9 @@ func (v *Verifier) Verify(ctx context.Context, bearer string) (Identity, error) 
 	got := token.hash()
 	if subtle.ConstantTimeCompare(got[:], want[:]) != 1 || known == nil {
 		return Identity{}, ErrUnauthorized
+	}
+	if known.left {
+		return Identity{}, ErrMoved
 	}
 
 	identity := known.identity

@@ -42,6 +42,10 @@ func problemFor(err error) *problem {
 		return refuse("outcome-unknown",
 			"The request may or may not have taken effect. Repeat the identical request "+
 				"with the same key to find out; it will not take effect twice.").later()
+	case errors.Is(err, credentials.ErrMoved), errors.Is(err, payments.ErrMoving):
+		return refuse("unavailable",
+			"Nothing was done: your data is moving to another cluster. "+
+				"Repeat the identical request later with the same key.").later()
 	case notBegun(err), unavailable(err):
 		return refuse("unavailable",
 			"Nothing was done. Repeat the identical request later; "+

@@ -192,6 +192,8 @@ func answered(h http.Header, a idempotency.Answer) (response, error) {
 		return response{}, refuse("unavailable",
 			"Nothing was done: an account or the payment is locked. "+
 				"Repeat the identical request later with the same key.").later()
+	case idempotency.Moving:
+		return response{}, payments.ErrMoving
 	default: // Unreadable: during a deploy, an instance of the newer version can read it
 		return response{}, refuse("idempotency-key-unreadable",
 			"Nothing was done. Repeat the identical request later with the same key.").later()

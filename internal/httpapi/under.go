@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/oncepay/oncepay/internal/idempotency"
+	"github.com/oncepay/oncepay/internal/payments"
 )
 
 // work is what a POST beside payments asks for.
@@ -108,6 +109,9 @@ func (s *server) runOnce(
 
 	a, err := idempotency.Run(ctx, s.Write, r, s.Retention,
 		func(ctx context.Context, tx pgx.Tx) (idempotency.Response, error) {
+			if err := payments.Stays(ctx, tx, r.TenantID); err != nil {
+				return idempotency.Response{}, err
+			}
 			v, err := w.do(ctx, tx)
 			if err != nil {
 				return idempotency.Response{}, err

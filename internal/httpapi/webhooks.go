@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/oncepay/oncepay/internal/payments"
 	"github.com/oncepay/oncepay/internal/webhooks"
 )
 
@@ -99,6 +100,9 @@ func (s *server) deleteEndpoint(c *call) (response, error) {
 	var e webhooks.Endpoint
 	o := pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
 	err = pgx.BeginTxFunc(c.Context(), s.Write, o, func(tx pgx.Tx) (err error) {
+		if err := payments.Stays(c.Context(), tx, c.tenant()); err != nil {
+			return err
+		}
 		e, err = webhooks.Delete(c.Context(), tx, c.tenant(), id)
 		return err
 	})

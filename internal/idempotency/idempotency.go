@@ -69,6 +69,9 @@ const (
 	// needs. Claim never returns it. A caller may set it on a New answer; Store then skips the
 	// request. Answer 503 with Retry-After.
 	Busy
+	// Moving: like Busy, because what the work needs is moving to another database. It does not help
+	// to wait here.
+	Moving
 )
 
 // String returns the state's name in metrics and logs.
@@ -86,6 +89,8 @@ func (s State) String() string {
 		return "unreadable" // the problem that clients see is idempotency-key-unreadable
 	case Busy:
 		return "busy"
+	case Moving:
+		return "moving"
 	}
 	return "none"
 }

@@ -29,6 +29,10 @@ func Execute(ctx context.Context, tx pgx.Tx, rs []Request) ([]Outcome, error) {
 		if _, ok := targetOf(rs[i].Command); ok {
 			rs[i].At = b.now.UTC().Truncate(time.Millisecond)
 		}
+		if b.leaves(&rs[i]) {
+			outcomes[i] = Outcome{moving: true}
+			continue
+		}
 		outcomes[i] = b.apply(&rs[i])
 		if err := outcomes[i].encode(); err != nil {
 			return nil, err
@@ -46,6 +50,7 @@ type books struct {
 	moving   map[rowKey]bool      // the payments whose money may move: both of their accounts are there
 	systems  map[system]bool      // the tenants and currencies that have a system account
 	clearing map[system]uuid.UUID // their clearing accounts, which are not locked
+	leaving  map[uuid.UUID]bool   // tenants that leave for another cluster
 	now      time.Time            // after the payments were locked, if there are any
 
 	opened   []*account

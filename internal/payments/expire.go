@@ -16,11 +16,12 @@ import (
 // The oldest first, by payments_expiring. now() is stable: a volatile clock would make the scan walk
 // through all authorizations. SKIP LOCKED: what a capture or another sweep has locked is theirs, and
 // a sweep that waits for no payment cannot deadlock, in whatever order it meets them. Accounts that
-// somebody keeps locked are left for later.
+// somebody keeps locked are left for later, those of a tenant that moves to its next cluster.
 const selectExpired = `
 SELECT id, tenant_id FROM payments
 WHERE status = 'authorized' AND authorization_expires_at <= now()
   AND source_account <> ALL($2::uuid[]) AND id <> ALL($3::uuid[])
+  AND tenant_id <> ALL(ARRAY(SELECT m.tenant_id FROM tenant_moves m))
 ORDER BY authorization_expires_at LIMIT $1
 FOR NO KEY UPDATE SKIP LOCKED`
 

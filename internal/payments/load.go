@@ -82,6 +82,7 @@ func load(ctx context.Context, tx pgx.Tx, rs []Request) (*books, error) {
 		changed:  map[rowKey]*Payment{},
 		touched:  map[uuid.UUID]*account{},
 		moving:   map[rowKey]bool{},
+		leaving:  map[uuid.UUID]bool{},
 	}
 	for _, r := range rs {
 		if target, ok := targetOf(r.Command); ok && !releases(r.Command) {
@@ -94,10 +95,6 @@ func load(ctx context.Context, tx pgx.Tx, rs []Request) (*books, error) {
 	b.queueRefundsToSettle(&batch, rs)
 	b.queueSystems(&batch, rs)
 	b.queueClearing(&batch, rs)
-	if batch.Len() == 0 {
-		return b, nil
-	}
-
 	if err := tx.SendBatch(ctx, &batch).Close(); err != nil {
 		return nil, fmt.Errorf("load payments and accounts: %w", err)
 	}
@@ -150,13 +147,15 @@ func sorted(keys []rowKey) []rowKey {
 	return slices.Compact(keys)
 }
 
-// queueLocks adds the statements that lock rows to the batch, with a short timeout of their own.
+// queueLocks adds the statements that lock rows to the batch, with a short timeout of their own, and
+// first the one that finds the tenants that leave.
 func (b *books) queueLocks(batch *pgx.Batch, accounts, payments []rowKey) {
 	if len(accounts)+len(payments) == 0 {
+		batch.Queue(selectMoves).QueryRow(b.addMoves)
 		return
 	}
 
-	batch.Queue(lockPatience)
+	batch.Queue(selectMovesWithPatience).QueryRow(b.addMoves)
 	ids, tenants := arraysOf(accounts)
 	if len(payments) == 0 {
 		batch.Queue(lockAccounts, ids, tenants).Query(b.addAccounts(accounts))

@@ -272,6 +272,7 @@ type Outcome struct {
 	Refusal *Refusal
 
 	version int64 // of the payment afterwards, if there is one
+	moving  bool  // nothing was done: the tenant leaves
 
 	// JSON is the form of what is set, except of a Refusal. It is made once, for the answer and the
 	// event.

@@ -96,6 +96,10 @@ func (p *Processor) process(
 	}
 
 	for i, o := range outcomes {
+		if o.moving {
+			answers[places[i]] = idempotency.Answer{State: idempotency.Moving}
+			continue
+		}
 		answers[places[i]].Response = p.Render(o)
 	}
 	return answers, p.store(ctx, tx, keys, answers)

@@ -64,7 +64,7 @@ func NewAPI(reg prometheus.Registerer) *API {
 	}
 
 	// Starting at 0 makes the first one show in a rate.
-	outcomes := []string{"new", "replay", "mismatch", "in_progress", "invalid", "unreadable", "busy"}
+	outcomes := []string{"new", "replay", "mismatch", "in_progress", "invalid", "unreadable", "busy", "moving"}
 	for _, outcome := range outcomes {
 		m.outcomes.WithLabelValues(outcome)
 	}

@@ -36,7 +36,8 @@ const blockedPause = 100 * time.Millisecond
 const claimDue = `
 WITH due AS (
   SELECT d.endpoint_id, d.id, d.subject
-  FROM (SELECT id FROM webhook_endpoints WHERE state = 'enabled' ORDER BY random()) e
+  FROM (SELECT id FROM webhook_endpoints WHERE state = 'enabled'
+          AND tenant_id <> ALL(ARRAY(SELECT tenant_id FROM tenant_moves)) ORDER BY random()) e
   LEFT JOIN unnest($1::uuid[], $2::int[]) r(endpoint_id, room) ON r.endpoint_id = e.id
   CROSS JOIN LATERAL (
     SELECT d.endpoint_id, d.id, d.subject FROM webhook_deliveries d

@@ -128,6 +128,9 @@ func (c caller) use(t *testing.T, account uuid.UUID) {
 	c.live(t, customers[100:])
 	c.charge(t, customers[100:])
 
+	gone := httptest.NewRequestWithContext(t.Context(), http.MethodDelete, "/api/v1/webhook-endpoints/"+uuid.NewString(), nil)
+	c.do(t, gone, http.StatusNotFound)
+
 	key := uuid.NewString()
 	order := fmt.Sprintf(`{"amount_minor":1,"currency":"USD","source_account":%q,"destination_account":%q}`, account, customers[1])
 	c.post(t, "/api/v1/accounts", `{"currency":"USD"}`, uuid.NewString())
