@@ -15,6 +15,7 @@ import (
 	"github.com/oncepay/oncepay/internal/client"
 	"github.com/oncepay/oncepay/internal/config"
 	"github.com/oncepay/oncepay/internal/program"
+	"github.com/oncepay/oncepay/internal/tenantmove"
 )
 
 func main() { os.Exit(run(context.Background(), os.Args[1:], os.Getenv, os.Stdout, os.Stderr)) }
@@ -80,6 +81,8 @@ func run(
 	switch {
 	case errors.Is(err, client.ErrUnknown), errors.Is(err, client.ErrProcessing), errors.Is(err, errNotShown):
 		return exitUnknown
+	case errors.Is(err, tenantmove.ErrRefused):
+		return exitRefused
 	case errors.As(err, &refused), errors.Is(err, errNotByCard), errors.Is(err, errDiffer):
 		return exitRefused
 	}
@@ -103,8 +106,8 @@ func newRoot(getenv func(string) string) *cobra.Command {
 	o, c := operator{getenv}, caller{getenv}
 	root.AddCommand(
 		o.seed(),
-		group("tenants", "Show and create tenants, who own accounts and money",
-			o.listTenants(), o.createTenant()),
+		group("tenants", "Show, create and move tenants, who own accounts and money",
+			o.listTenants(), o.createTenant(), o.moveTenant(), o.letTenantStay()),
 		group("clients", "Show and create clients, the programs that call the API",
 			o.listClients(), o.createClient()),
 		group("credentials", "Show, create and revoke the credentials of a client",

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -45,14 +44,19 @@ func (o operator) open(ctx context.Context) (*pgxpool.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	postgres.WarnPlainText(ctx, slog.Default(), "DATABASE_URL", cfg.DatabaseURL)
+	return openOwned(ctx, "DATABASE_URL", cfg.DatabaseURL)
+}
+
+// openOwned connects to the database of a variable, whose schema must be this program's.
+func openOwned(ctx context.Context, variable, url string) (*pgxpool.Pool, error) {
+	postgres.WarnPlainText(ctx, slog.Default(), variable, url)
 
 	// A pool, although most commands need one connection: the outcome of a COMMIT whose reply was
 	// lost is looked up on another.
-	database, err := pgxpool.ParseConfig(cfg.DatabaseURL)
+	database, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		// Not the driver's text: it hides passwords on a best-effort basis only.
-		return nil, errors.New("connect to database: the driver cannot read DATABASE_URL")
+		return nil, fmt.Errorf("connect to database: the driver cannot read %s", variable)
 	}
 	maps.Copy(database.ConnConfig.RuntimeParams, settings)
 	database.AfterConnect = readTimesInUTC

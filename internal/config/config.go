@@ -156,6 +156,7 @@ type Oncepay struct {
 	Owner
 	Caller
 	PSP
+	Target
 }
 
 // Owner is the database as its operator sees it.
@@ -167,6 +168,11 @@ type Owner struct {
 type PSP struct {
 	PSPURL    string `env:"PSP_URL" check:"url" example:"https://api.psp.example" help:"where the PSP's API is, for reconcile psp"`
 	PSPAPIKey string `env:"PSP_API_KEY" example:"sk_…, as the PSP shows it" help:"our credential at the PSP, for reconcile psp"`
+}
+
+// Target is the database that a tenant moves to, as its operator sees it.
+type Target struct {
+	TargetURL string `env:"TARGET_DATABASE_URL" check:"postgres" example:"postgres://postgres:secret@other:5432/oncepay" help:"Postgres of another cluster, as the owner of its schema, for tenants move"`
 }
 
 // Caller is the service as its clients see it.
@@ -218,6 +224,9 @@ func LoadOwner(getenv func(string) string) (Owner, error) { return load[Owner](g
 
 // LoadPSP reads what oncepay reconcile psp needs.
 func LoadPSP(getenv func(string) string) (PSP, error) { return load[PSP](getenv) }
+
+// LoadTarget reads what oncepay tenants move needs besides.
+func LoadTarget(getenv func(string) string) (Target, error) { return load[Target](getenv) }
 
 // LoadCaller reads what a client's commands of cmd/oncepay need.
 func LoadCaller(getenv func(string) string) (Caller, error) { return load[Caller](getenv) }

@@ -48,8 +48,8 @@ type shop struct {
 	} `json:"accounts"`
 }
 
-// open seeds a database, starts the programs of this checkout and lets the clients pay.
-func open(t *testing.T) *shop {
+// newShop makes a database and says how programs reach it.
+func newShop(t *testing.T) *shop {
 	t.Helper()
 	s := &shop{
 		t: t, db: testenv.Database(t), dir: t.TempDir(), running: map[string]*process.Process{},
@@ -74,6 +74,13 @@ func open(t *testing.T) *shop {
 		"migrate": {"DATABASE_URL=" + s.db.URL},
 		"oncepay": {"DATABASE_URL=" + s.db.URL},
 	}
+	return s
+}
+
+// open seeds a database, starts the programs of this checkout and lets the clients pay.
+func open(t *testing.T) *shop {
+	t.Helper()
+	s := newShop(t)
 
 	seeded := current.run(t, "oncepay", s.env["oncepay"], seed, nil)
 	if err := json.Unmarshal([]byte(seeded.stdout), s); err != nil || seeded.code != 0 {

@@ -47,6 +47,7 @@ var table = map[string]rule{
 	"internal/psp":         {[]string{"internal/payments", "internal/groupcommit"}, []string{"github.com/sony/gobreaker/v2"}},
 	"internal/webhooks":    {[]string{"internal/outbox"}, []string{pgx, uuid, hooks}},
 	"internal/statements":  {[]string{"internal/inbox"}, []string{pgx, uuid}},
+	"internal/tenantmove":  {nil, []string{pgx, uuid, "golang.org/x/sync"}},
 	"internal/groupcommit": {nil, []string{}},
 	"internal/httpapi": {
 		[]string{"internal/payments", "internal/idempotency", "internal/groupcommit", "internal/credentials", "internal/strictjson", "internal/webhooks", "api"},

@@ -1,0 +1,247 @@
+package tenantmove
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// ErrRefused is returned for a move that must not be: its text says why.
+var ErrRefused = errors.New("refused")
+
+// Result is what Move has done.
+type Result struct {
+	Tenant uuid.UUID        `json:"tenant_id"`
+	Target string           `json:"target"`
+	Rows   map[string]int64 `json:"rows"` // by table; empty: an earlier run had finished
+
+	attempt uuid.UUID
+}
+
+// Move moves a tenant from source to target. It waits for at most patience until the tenant has come
+// to rest; the copy takes as long as it takes. After an error call it again, or Stay.
+func Move(
+	ctx context.Context, source, target *pgxpool.Pool, tenant uuid.UUID, patience time.Duration,
+) (r Result, err error) {
+	unlock, err := lock(ctx, source, tenant)
+	if err != nil {
+		return r, err
+	}
+	defer unlock()
+
+	r = Result{Tenant: tenant, Rows: map[string]int64{}}
+	finished, err := r.begin(ctx, source, target)
+	if err != nil || finished {
+		return r, err
+	}
+
+	resting, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := waitForOpen(resting, source); err != nil {
+		return r, err
+	}
+	if err := waitForRest(resting, source, tenant); err != nil {
+		return r, err
+	}
+	return r, r.copy(ctx, source, target)
+}
+
+// One command about a tenant at a time, for as long as this connection lives. The server may take a
+// moment to notice that a command was killed.
+const (
+	lockPatience = `SET lock_timeout = '5s'`
+	lockMove     = `SELECT pg_advisory_lock(hashtextextended('tenant move ' || $1::uuid::text, 0))`
+)
+
+func lock(ctx context.Context, source *pgxpool.Pool, tenant uuid.UUID) (unlock func(), err error) {
+	conn, err := source.Acquire(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("connect to source: %w", err)
+	}
+
+	unlock = func() { _ = conn.Hijack().Close(context.WithoutCancel(ctx)) }
+
+	_, err = conn.Exec(ctx, lockPatience)
+	if err == nil {
+		_, err = conn.Exec(ctx, lockMove, tenant)
+	}
+	if err == nil {
+		return unlock, nil
+	}
+	unlock()
+	var pg *pgconn.PgError
+	if errors.As(err, &pg) && pg.Code == "55P03" { // lock_not_available
+		return nil, fmt.Errorf("%w: another command is moving this tenant", ErrRefused)
+	}
+	return nil, fmt.Errorf("lock the move: %w", err)
+}
+
+// The system identifier alone is the same for two databases of a server.
+const identity = `
+SELECT system_identifier || '/' || current_database() FROM pg_control_system()`
+
+const noteLeaving = `
+INSERT INTO tenant_moves AS m (tenant_id, target) VALUES ($1, $2)
+ON CONFLICT (tenant_id) DO UPDATE SET target = excluded.target, attempt = excluded.attempt
+WHERE m.state = 'leaving' OR m.target = excluded.target
+RETURNING attempt`
+
+const isThere = `SELECT EXISTS (SELECT FROM tenants WHERE id = $1)`
+
+const hasLeft = `SELECT EXISTS (SELECT FROM tenant_moves WHERE tenant_id = $1 AND state = 'left' AND target = $2)`
+
+// begin notes that the tenant leaves, and reports whether it has arrived already.
+func (r *Result) begin(ctx context.Context, source, target *pgxpool.Pool) (finished bool, err error) {
+	var from string
+	if err := source.QueryRow(ctx, identity).Scan(&from); err != nil {
+		return false, fmt.Errorf("identify source: %w", err)
+	}
+	if err := target.QueryRow(ctx, identity).Scan(&r.Target); err != nil {
+		return false, fmt.Errorf("identify target: %w", err)
+	}
+	if from == r.Target {
+		return false, fmt.Errorf("%w: source and target are the same database", ErrRefused)
+	}
+
+	var arrived, gone bool
+	if err := target.QueryRow(ctx, isThere, r.Tenant).Scan(&arrived); err != nil {
+		return false, fmt.Errorf("look for the tenant at the target: %w", err)
+	}
+	if err := source.QueryRow(ctx, hasLeft, r.Tenant, r.Target).Scan(&gone); err != nil {
+		return false, fmt.Errorf("look for the tenant at the source: %w", err)
+	}
+	switch {
+	case arrived && gone:
+		return true, nil
+	case arrived:
+		return false, fmt.Errorf("%w: the target has the tenant already", ErrRefused)
+	}
+
+	err = source.QueryRow(ctx, noteLeaving, r.Tenant, r.Target).Scan(&r.attempt)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return false, fmt.Errorf("%w: the tenant has left for another target", ErrRefused)
+	case err != nil:
+		return false, fmt.Errorf("note that the tenant leaves: %w", err)
+	}
+	return false, nil
+}
+
+// Of the days that a look-up covers, and one more. In transactions of their own: the lock must not
+// be kept while rows are copied.
+const (
+	keyDays = `
+SELECT keep, ARRAY(SELECT generate_series(
+    (now() AT TIME ZONE 'utc' - keep)::date - 1, (now() AT TIME ZONE 'utc')::date, '1 day')::date)
+FROM idempotency_retention`
+
+	keepKeys = `
+INSERT INTO idempotency_retention AS r (keep) VALUES ($1)
+ON CONFLICT (only_row) DO UPDATE SET keep = greatest(r.keep, excluded.keep)`
+
+	lockDays = `SELECT pg_advisory_xact_lock(hashtextextended('idempotency_keys partitions', 0))`
+	makeDays = `SELECT idempotency_keys_make_day(d) FROM unnest($1::date[]) d`
+)
+
+// prepare makes room for the keys of the source's retention. The target keeps all keys as long.
+func prepare(ctx context.Context, source, target *pgxpool.Pool) error {
+	var keep time.Duration
+	var days []time.Time
+	err := source.QueryRow(ctx, keyDays).Scan(&keep, &days)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return fmt.Errorf("%w: no API has ever run at the source", ErrRefused)
+	}
+	if err != nil {
+		return fmt.Errorf("read how long keys are kept: %w", err)
+	}
+
+	err = pgx.BeginFunc(ctx, target, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, keepKeys, keep); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, lockDays); err != nil {
+			return err
+		}
+		_, err := tx.Exec(ctx, makeDays, days)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("make room for keys at the target: %w", err)
+	}
+	return nil
+}
+
+// Rows are compared as text, so both sides must write it alike.
+const writeAlike = `
+SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO'; SET LOCAL intervalstyle = 'postgres';
+SET LOCAL bytea_output = 'hex'; SET LOCAL statement_timeout = 0;
+SET LOCAL idle_in_transaction_session_timeout = 0`
+
+const noteLeft = `
+UPDATE tenant_moves SET state = 'left', since = now() WHERE tenant_id = $1 AND attempt = $2`
+
+func (r *Result) copy(ctx context.Context, source, target *pgxpool.Pool) error {
+	if err := prepare(ctx, source, target); err != nil {
+		return err
+	}
+
+	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	return pgx.BeginFunc(ctx, target, func(to pgx.Tx) error {
+		if _, err := to.Exec(ctx, writeAlike); err != nil {
+			return fmt.Errorf("set up target: %w", err)
+		}
+		err := pgx.BeginTxFunc(ctx, source, snapshot, func(from pgx.Tx) error {
+			if _, err := from.Exec(ctx, writeAlike); err != nil {
+				return fmt.Errorf("set up source: %w", err)
+			}
+			for _, t := range moved {
+				n, err := copyTable(ctx, from, to, t, r.Tenant)
+				if err != nil {
+					return err
+				}
+				r.Rows[t.name] = n
+			}
+			return checkBalances(ctx, to, r.Tenant)
+		})
+		if err != nil {
+			return err
+		}
+
+		// Crash point: copied, not committed. Nothing is at the target, the tenant may stay.
+		tag, err := source.Exec(ctx, noteLeft, r.Tenant, r.attempt)
+		if err != nil {
+			return fmt.Errorf("note that the tenant has left: %w", err)
+		}
+		if tag.RowsAffected() != 1 {
+			return fmt.Errorf("%w: another command has taken over this move", ErrRefused)
+		}
+		// Crash point: it has left, and the target has nothing. The next Move copies again.
+		return nil // commits
+	})
+}
+
+const deleteMove = `DELETE FROM tenant_moves WHERE tenant_id = $1 AND state = 'leaving'`
+
+// Stay gives up a move that has not been finished: the tenant writes at the source again.
+func Stay(ctx context.Context, source *pgxpool.Pool, tenant uuid.UUID) error {
+	unlock, err := lock(ctx, source, tenant)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+
+	tag, err := source.Exec(ctx, deleteMove, tenant)
+	if err != nil {
+		return fmt.Errorf("let the tenant stay: %w", err)
+	}
+	if tag.RowsAffected() == 0 {
+		return fmt.Errorf("%w: the tenant is not leaving; if it has left, move it again to finish", ErrRefused)
+	}
+	return nil
+}
