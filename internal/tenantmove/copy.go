@@ -14,7 +14,13 @@ import (
 // table is a table that moves, and which of its rows.
 type table struct{ name, where string }
 
-const ofTenant = "tenant_id = $1"
+const (
+	ofTenant = "tenant_id = $1"
+
+	// What a look-up covers, and one more, as in prepare. Older days may not be dropped yet.
+	keptDays = ` AND day >= (
+SELECT (now() AT TIME ZONE 'utc' - keep)::date - 1 FROM idempotency_retention)`
+)
 
 // Moved are the tables that move, each after those that it refers to. ledger_entries are found by
 // their key; idempotency_keys, payment_commands and psp_operations are read whole, once.
@@ -27,7 +33,7 @@ var moved = []table{
 	{"refunds", ofTenant},
 	{"payment_commands", ofTenant},
 	{"ledger_entries", "account_id IN (SELECT id FROM accounts WHERE tenant_id = $1)"},
-	{"idempotency_keys", ofTenant},
+	{"idempotency_keys", ofTenant + keptDays},
 	{"psp_operations", ofTenant},
 	{"webhook_endpoints", ofTenant},
 	{"webhook_deliveries", ofTenant},

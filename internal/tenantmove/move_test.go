@@ -139,6 +139,22 @@ func TestMoveTakesAllOfOneTenantAndNothingElse(t *testing.T) {
 	}
 }
 
+// A day that is forgotten already, but was not dropped yet, has no place at the target.
+func TestForgottenKeysStayBehind(t *testing.T) {
+	t.Parallel()
+	source, target := newCluster(t), newCluster(t)
+	tenant := source.fill("acme")
+	source.passed()
+	source.exec(`SELECT idempotency_keys_make_day((now() AT TIME ZONE 'utc')::date - 9)`)
+	source.exec(`INSERT INTO idempotency_keys (tenant_id, client_id, key, key_hash, day, fingerprint, fingerprint_version, request_id, status, content_type, location, body)
+		SELECT tenant_id, client_id, key, key_hash, day - 9, fingerprint, 1, '', 201, '', '', '' FROM idempotency_keys ORDER BY day DESC LIMIT 1`)
+
+	r, err := tenantmove.Move(t.Context(), source.Pool, target.Pool, tenant, patience)
+	if err != nil || r.Rows["idempotency_keys"] != 2 {
+		t.Errorf("%d keys, %v", r.Rows["idempotency_keys"], err)
+	}
+}
+
 // TestEveryTableWithATenantMovesOrNot: a new table cannot be forgotten.
 func TestEveryTableWithATenantMovesOrNot(t *testing.T) {
 	t.Parallel()
