@@ -66,7 +66,7 @@ func TestKafkaLosesEvents(t *testing.T) {
 
 // emptyConsumer starts a consumer with an empty inbox, and returns its shop when it has every event,
 // each aggregate's in order.
-func (s *shop) emptyConsumer(total int64) *shop {
+func (s *shop) emptyConsumer(total int) *shop {
 	s.t.Helper()
 	db := testenv.Database(s.t)
 	fresh := &shop{t: s.t, db: db, owner: db.Pool(s.t, "")}
@@ -102,14 +102,6 @@ func (s *shop) wantStatements(of *shop) {
 	if got != want {
 		s.t.Errorf("the statements say\n%s\nand the accounts\n%s", got, want)
 	}
-}
-
-func (s *shop) count(query string) (n int64) {
-	s.t.Helper()
-	if err := s.owner.QueryRow(s.t.Context(), query).Scan(&n); err != nil {
-		s.t.Fatal(err)
-	}
-	return n
 }
 
 // group is the consumer group of the shop.
@@ -182,15 +174,15 @@ func (k topics) lose() {
 }
 
 // records counts what the topics hold.
-func (k topics) records() (n int64) {
+func (k topics) records() (n int) {
 	k.t.Helper()
 	starts, err := k.admin.ListStartOffsets(k.t.Context(), k.names...)
 	ends, failed := k.admin.ListEndOffsets(k.t.Context(), k.names...)
 	if err := errors.Join(err, failed, starts.Error(), ends.Error()); err != nil {
 		k.t.Fatal(err)
 	}
-	ends.Each(func(o kadm.ListedOffset) { n += o.Offset })
-	starts.Each(func(o kadm.ListedOffset) { n -= o.Offset })
+	ends.Each(func(o kadm.ListedOffset) { n += int(o.Offset) })
+	starts.Each(func(o kadm.ListedOffset) { n -= int(o.Offset) })
 	return n
 }
 

@@ -306,3 +306,11 @@ func (s *shop) settle() {
 	s.none(`SELECT count(*) FROM accounts a WHERE held_minor <> 0 OR balance_minor <> (
 		SELECT coalesce(sum(amount_minor), 0) FROM ledger_entries e WHERE e.account_id = a.id)`)
 }
+
+func (s *shop) count(query string, args ...any) (n int) {
+	s.t.Helper()
+	if err := s.owner.QueryRow(s.t.Context(), query, args...).Scan(&n); err != nil {
+		s.t.Fatal(err)
+	}
+	return n
+}

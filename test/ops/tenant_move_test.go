@@ -100,14 +100,6 @@ func (s *shop) exec(query string, args ...any) {
 	}
 }
 
-func (s *shop) count(query string, args ...any) (n int) {
-	s.t.Helper()
-	if err := s.owner.QueryRow(s.t.Context(), query, args...).Scan(&n); err != nil {
-		s.t.Fatal(err)
-	}
-	return n
-}
-
 // stuck takes a lock until release is called, which first ends the sessions that wait for it.
 func (s *shop) stuck(t *testing.T, lock string) (release func()) {
 	t.Helper()
