@@ -170,7 +170,7 @@ ORDER BY 1`
 	want := []string{
 		"EXECUTE outbox_events_make_partitions",
 		"INSERT ledger_entries", "INSERT outbox_events",
-		"SELECT accounts", "SELECT goose_db_version", "SELECT ledger_entries", "SELECT payments",
+		"SELECT accounts", "SELECT goose_db_version", "SELECT ledger_entries", "SELECT ledger_openings", "SELECT payments",
 		"SELECT psp_operations", "SELECT refunds", "SELECT schema_files", "SELECT tenant_moves",
 		"UPDATE accounts.balance_minor", "UPDATE accounts.entry_count", "UPDATE accounts.held_minor",
 		"UPDATE payments.authorization_ended_at", "UPDATE payments.decline_code", "UPDATE payments.refunded_minor",

@@ -15,14 +15,15 @@ FULL JOIN (
     coalesce(sum(amount_minor) FILTER (WHERE amount_minor > 0), 0) AS credits_minor
   FROM ledger_entries GROUP BY 1, 2
 ) l USING (account_id, day)
-WHERE (s.currency, s.payment_count, s.debits_minor, s.credits_minor) IS DISTINCT FROM (l.currency, l.payment_count, l.debits_minor, l.credits_minor)`
+WHERE day >= (SELECT books_begin() AT TIME ZONE 'UTC') AND (s.currency, s.payment_count, s.debits_minor, s.credits_minor) IS DISTINCT FROM (l.currency, l.payment_count, l.debits_minor, l.credits_minor)`
 
 // A completed payment has two entries besides those of its refunds. They sum to zero: what was
 // captured from the source and to the destination. Any other payment has none. No entry lacks its
-// payment.
+// payment. What is left of payments from before the books begin is in the archive, too.
 const paymentsUnbalanced = `
 SELECT format('payment %s', coalesce(e.payment_id, p.id))
 FROM payments p FULL JOIN (SELECT * FROM ledger_entries WHERE refund_id IS NULL) e ON e.payment_id = p.id
+WHERE coalesce(e.payment_id, p.id) >= (SELECT first_id(books_begin()))
 GROUP BY coalesce(e.payment_id, p.id)
 HAVING (CASE WHEN min(p.status) = 'completed' THEN count(*) = 2
     AND count(*) FILTER (WHERE e.account_id = p.source_account AND e.amount_minor = p.released_minor - p.amount_minor AND e.currency = p.currency) = 1
@@ -39,6 +40,7 @@ const allRefunds = `SELECT count(*) FROM refunds`
 const refundsUnbalanced = `
 SELECT format('refund %s', coalesce(e.refund_id, r.id))
 FROM refunds r FULL JOIN (SELECT * FROM ledger_entries WHERE refund_id IS NOT NULL) e ON e.refund_id = r.id
+WHERE coalesce(e.payment_id, r.payment_id) >= (SELECT first_id(books_begin()))
 GROUP BY coalesce(e.refund_id, r.id)
 HAVING (CASE min(r.status)
   WHEN 'completed' THEN count(*) = 2 AND bool_and(e.payment_id = r.payment_id AND e.currency = r.currency)
@@ -85,22 +87,28 @@ WHERE e.tenant_id <> a.tenant_id`
 
 const allAccounts = `SELECT count(*) FROM accounts`
 
-// An account's balance and entry count match its entries. Entries are numbered without a gap,
-// each has the balance after it, in the account's currency, and none leaves a customer below
-// zero. Sums are numeric, which cannot overflow.
+// An account's balance and entry count match its opening, if entries were archived, and its entries
+// since. Those are numbered without a gap, each has the balance after it, in the account's currency,
+// and none leaves a customer below zero. Sums are numeric, which cannot overflow.
 const balancesWrong = `
 SELECT format('account %s', coalesce(a.id, e.account_id))
-FROM accounts a
+FROM (
+  SELECT a.*, coalesce(o.entry_no, 0) AS opened, coalesce(o.balance_minor, 0) AS opening
+  FROM accounts a LEFT JOIN ledger_openings o ON o.account_id = a.id
+) a
 FULL JOIN (
   SELECT account_id, count(*) AS entry_count, sum(amount_minor) AS balance_minor, min(balance_after_minor) AS lowest,
     min(currency) AS currency, max(currency) AS other_currency,
     bool_and(entry_no = before_no + 1 AND balance_after_minor = before_minor::numeric + amount_minor) AS in_line
   FROM (
-    SELECT *, lag(entry_no, 1, 0) OVER w AS before_no, lag(balance_after_minor, 1, 0) OVER w AS before_minor
-    FROM ledger_entries WINDOW w AS (PARTITION BY account_id ORDER BY entry_no)
+    SELECT e.*, lag(e.entry_no, 1, coalesce(o.entry_no, 0)) OVER w AS before_no,
+      lag(balance_after_minor, 1, coalesce(o.balance_minor, 0)) OVER w AS before_minor
+    FROM ledger_entries e LEFT JOIN ledger_openings o USING (account_id)
+    WHERE e.entry_no > coalesce(o.entry_no, 0)
+    WINDOW w AS (PARTITION BY account_id ORDER BY e.entry_no)
   ) numbered GROUP BY account_id
 ) e ON e.account_id = a.id
-WHERE (a.balance_minor = coalesce(e.balance_minor, 0) AND a.entry_count = coalesce(e.entry_count, 0)
+WHERE (a.balance_minor = a.opening + coalesce(e.balance_minor, 0) AND a.entry_count = a.opened + coalesce(e.entry_count, 0)
   AND (e.account_id IS NULL OR e.in_line AND e.currency = a.currency AND e.other_currency = a.currency)
   AND (a.kind <> 'customer' OR a.balance_minor >= 0 AND coalesce(e.lowest, 0) >= 0)) IS NOT TRUE`
 

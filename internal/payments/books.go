@@ -54,21 +54,27 @@ func sumAll(ctx context.Context, db *pgxpool.Pool) (map[string]string, error) {
 	return sums, err
 }
 
-// Both primary keys, in order. The newest ten entries of each account: the last is what the account's
-// row says, and each follows from the one before it. Older ones were among the newest once.
+// The primary keys of all three, in order. The newest ten entries of each account: the last is what
+// the account's row says, and each follows from the one before it. Older ones were among the newest
+// once. Where entries were archived, the account's opening takes the place of what came before.
 const checkAccounts = `
-SELECT a.id, (e.found = least(a.entry_count, 10) AND e.last = a.entry_count
+SELECT a.id, (e.found = least(a.entry_count - a.opened, 10) AND e.last = a.entry_count
     AND e.balance = a.balance_minor AND e.in_line) IS NOT TRUE
-FROM (SELECT * FROM accounts WHERE id > $1 ORDER BY id LIMIT $2) a
+FROM (
+  SELECT a.*, coalesce(o.entry_no, 0) AS opened, coalesce(o.balance_minor, 0) AS opening
+  FROM (SELECT * FROM accounts WHERE id > $1 ORDER BY id LIMIT $2) a
+  LEFT JOIN ledger_openings o ON o.account_id = a.id) a
 CROSS JOIN LATERAL (
-  SELECT count(*) AS found, coalesce(max(entry_no), 0) AS last,
-      coalesce(max(balance_after_minor) FILTER (WHERE entry_no = a.entry_count), 0) AS balance,
+  SELECT count(*) AS found, coalesce(max(entry_no), a.opened) AS last,
+      coalesce(max(balance_after_minor) FILTER (WHERE entry_no = a.entry_count), a.opening) AS balance,
       coalesce(bool_and(currency = a.currency
           AND balance_after_minor::numeric - amount_minor = coalesce(before, start)), true) AS in_line
   FROM (
     SELECT *, lag(balance_after_minor) OVER (ORDER BY entry_no) AS before,
-        CASE entry_no WHEN 1 THEN 0 ELSE balance_after_minor::numeric - amount_minor END AS start
-    FROM ledger_entries WHERE account_id = a.id AND entry_no > a.entry_count - 10) newest) e
+        CASE entry_no WHEN a.opened + 1 THEN a.opening
+                      ELSE balance_after_minor::numeric - amount_minor END AS start
+    FROM ledger_entries
+    WHERE account_id = a.id AND entry_no > greatest(a.entry_count - 10, a.opened)) newest) e
 ORDER BY a.id`
 
 // CheckAccounts compares accounts with their newest ledger entries, and returns those that do not
