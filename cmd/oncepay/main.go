@@ -112,7 +112,7 @@ func newRoot(getenv func(string) string) *cobra.Command {
 			o.listClients(), o.createClient()),
 		group("credentials", "Show, create and revoke the credentials of a client",
 			o.listCredentials(), o.createCredential(), o.revokeCredential()),
-		o.statement(),
+		o.statement(), o.archive(),
 		o.outbox(), newTop(),
 		group("psp", "Show and decide on what the payment service provider (PSP) is asked to do",
 			o.listOperations(), o.showOperation(), o.retryOperation(), o.resolveOperation()),

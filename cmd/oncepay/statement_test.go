@@ -98,6 +98,48 @@ func TestDaysAreThoseOfUTCWhateverTheLogin(t *testing.T) {
 	}
 }
 
+// A hundred days with a payment each; every page adds up, and says how to go on.
+func TestAStatementIsBoundedAndGoesOn(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	id := uuid.New()
+	s.exec(t, `INSERT INTO accounts (id, tenant_id, kind, currency, balance_minor, entry_count) VALUES ($1, $2, 'customer', 'USD', 1000, 100)`, id, s.TenantID)
+	s.exec(t, `INSERT INTO ledger_entries (account_id, entry_no, id, payment_id, currency, amount_minor, balance_after_minor, created_at)
+		SELECT $1, n, gen_random_uuid(), gen_random_uuid(), 'USD', 10, 10 * n, '2026-01-01 00:00Z'::timestamptz + (n - 1) * interval '1 day' FROM generate_series(1, 100) n`, id)
+
+	var days []string
+	until, pages := []string{}, 0
+	for more := true; more; pages++ {
+		var page statement
+		mustJSON(t, &page, s.owner, append([]string{"statement", id.String(), "--days", "30"}, until...)...)
+		for i, d := range page.Days {
+			n := 100 - len(days) - (len(page.Days) - i)
+			if want := (sums{1, 0, 10}); d.Ledger != want || d.BalanceMinor != int64(10*(n+1)) {
+				t.Errorf("page %d: %+v, want a balance of %d", pages, d, 10*(n+1))
+			}
+		}
+		for range page.Days {
+			days = append(days, "")
+		}
+		until, more = []string{"--until", page.Earlier}, page.Earlier != ""
+	}
+	if pages != 4 || len(days) != 100 {
+		t.Errorf("%d pages with %d days", pages, len(days))
+	}
+
+	out := must(t, s.owner, "statement", id.String())
+	if strings.Count(out, "\n2026-") != 31 || !strings.Contains(out, "Earlier days: oncepay statement "+id.String()+" --until 2026-03-11\n") || strings.Contains(out, "WRONG") {
+		t.Errorf("by default:\n%s", out)
+	}
+	if out := must(t, s.owner, "statement", id.String(), "--until", "2025-06-01"); !strings.Contains(out, "no payment on these days") {
+		t.Errorf("before the first day:\n%s", out)
+	}
+	s.exec(t, `UPDATE accounts SET balance_minor = 999 WHERE id = $1`, id)
+	if out := must(t, s.owner, "statement", id.String()); !strings.Contains(out, "THE BOOKS ARE WRONG: the balance is 999, the entries add up to 1000.") {
+		t.Errorf("with a wrong balance:\n%s", out)
+	}
+}
+
 func TestAnAccountThatIsNotThereIsSaidSo(t *testing.T) {
 	t.Parallel()
 	s := newShop(t)

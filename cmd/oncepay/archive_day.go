@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// All of a day is read, so hash joins are the cheapest way. Two runs at once must not write the same
+// files.
+const beginArchive = `
+SELECT pg_try_advisory_xact_lock(hashtext('oncepay archive')),
+       set_config('enable_hashjoin', 'on', true), set_config('work_mem', '256MB', true)`
+
+// {from} and {until} are replaced, because COPY takes no arguments. By payments_processed_at.
+const readOpen = `
+SELECT id FROM payments
+WHERE processed_at >= {from} AND processed_at < {until}
+  AND (status IN ('authorized', 'processing') OR refunding_minor > 0)
+LIMIT 1`
+
+// The last entry of each account that leaves: those of the day, as far as no later one is numbered
+// below them. Entries are out of order by seconds at most; an hour is plenty. What stayed behind for
+// that reason leaves with the day after. By ledger_entries_created_at.
+const findLast = `
+CREATE TEMP TABLE leaving ON COMMIT DROP AS
+SELECT account_id, coalesce(o.entry_no, 0) AS opened, coalesce(o.balance_minor, 0) AS opening,
+    coalesce(min(e.entry_no) FILTER (WHERE created_at >= {until}) - 1, max(e.entry_no)) AS last
+FROM ledger_entries e LEFT JOIN ledger_openings o USING (account_id)
+WHERE created_at >= {from}::timestamptz - interval '1 day' AND created_at < {until}::timestamptz + interval '1 hour'
+  AND e.entry_no > coalesce(o.entry_no, 0)
+GROUP BY 1, 2, 3`
+
+const selectLeaving = `
+SELECT e.* FROM ledger_entries e JOIN leaving l USING (account_id)
+WHERE created_at >= {from}::timestamptz - interval '1 day' AND created_at < {until}
+  AND entry_no > l.opened AND entry_no <= l.last`
+
+// Before anything leaves: the entries must lead from the opening to the last one without a gap.
+const carryForward = `
+WITH sums AS (
+  SELECT account_id, l.opened, l.opening, count(*) AS entries, max(entry_no) AS last, sum(amount_minor) AS moved,
+      max(balance_after_minor) FILTER (WHERE entry_no = l.last) AS balance
+  FROM (` + selectLeaving + `) e JOIN leaving l USING (account_id)
+  GROUP BY 1, 2, 3
+), carried AS (
+  INSERT INTO ledger_openings (account_id, tenant_id, entry_no, balance_minor)
+  SELECT a.id, a.tenant_id, s.last, s.balance FROM sums s JOIN accounts a ON a.id = s.account_id
+  WHERE s.last = s.opened + s.entries AND s.balance = s.opening + s.moved
+  ON CONFLICT (account_id) DO UPDATE
+  SET entry_no = EXCLUDED.entry_no, balance_minor = EXCLUDED.balance_minor
+  RETURNING account_id
+)
+SELECT account_id FROM sums LEFT JOIN carried USING (account_id)
+WHERE carried.account_id IS NULL LIMIT 1`
+
+const recordDay = `
+INSERT INTO archived_days (day, payments, entries, manifest) VALUES ($1, $2, $3, $4)`
+
+// archiveDay copies a day into files, reads them back, and carries the accounts forward, in one
+// transaction. Crash point: files written, not committed. The day is copied again, over them.
+func archiveDay(
+	ctx context.Context, db *pgxpool.Pool, dir string, day time.Time,
+) (m manifest, err error) {
+	folder := dayFolder(dir, day)
+	at := strings.NewReplacer("{from}", literal(day), "{until}", literal(day.AddDate(0, 0, 1)))
+
+	err = pgx.BeginTxFunc(ctx, db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
+		if err := begin(ctx, tx, at); err != nil {
+			return err
+		}
+
+		m = manifest{Day: day.Format(time.DateOnly)}
+		for _, f := range files {
+			query := at.Replace(f.query)
+			copied, err := copyOut(ctx, tx, folder, f.name, query)
+			if err != nil {
+				return fmt.Errorf("copy %s: %w", f.name, err)
+			}
+			if err := compare(ctx, tx, copied, query, f.sum); err != nil {
+				return err
+			}
+			m.Files = append(m.Files, copied)
+		}
+
+		hash, err := m.write(folder)
+		if err != nil {
+			return err
+		}
+		if err := carry(ctx, tx, at.Replace(carryForward)); err != nil {
+			return err
+		}
+		_, err = tx.Exec(ctx, recordDay, day, m.file(paymentsFile).Rows, m.file(entriesFile).Rows, hash)
+		return err
+	})
+	return m, err
+}
+
+func literal(day time.Time) string { return day.Format("'2006-01-02T00:00:00Z'") }
+
+func begin(ctx context.Context, tx pgx.Tx, at *strings.Replacer) error {
+	var alone bool
+	if err := tx.QueryRow(ctx, beginArchive).Scan(&alone, nil, nil); err != nil {
+		return err
+	}
+	if !alone {
+		return errors.New("another oncepay archive runs: wait until it has ended")
+	}
+
+	var open uuid.UUID
+	err := tx.QueryRow(ctx, at.Replace(readOpen)).Scan(&open)
+	if err == nil {
+		return fmt.Errorf("payment %s of that day has not ended: "+
+			"see oncepay psp list, or whether a worker releases what has expired", open)
+	}
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return err
+	}
+
+	_, err = tx.Exec(ctx, at.Replace(findLast))
+	return err
+}
+
+// compare compares a file, as it was read back, with the rows that it was made from.
+func compare(ctx context.Context, tx pgx.Tx, f file, query, sum string) error {
+	var rows int64
+	var amount string
+	err := tx.QueryRow(ctx, `SELECT count(*), coalesce(sum(`+sum+`), 0)::text FROM (`+query+`) q`).Scan(&rows, &amount)
+	if err != nil {
+		return fmt.Errorf("count %s: %w", f.Name, err)
+	}
+	if rows != f.Rows || amount != f.AmountMinor {
+		return fmt.Errorf("%s holds %d rows with %s minor units, the database has %d with %s: nothing was deleted",
+			f.Name, f.Rows, f.AmountMinor, rows, amount)
+	}
+	return nil
+}
+
+func carry(ctx context.Context, tx pgx.Tx, query string) error {
+	var wrong uuid.UUID
+	switch err := tx.QueryRow(ctx, query).Scan(&wrong); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil
+	case err != nil:
+		return fmt.Errorf("carry accounts forward: %w", err)
+	}
+	return fmt.Errorf("the entries of account %s do not add up: "+
+		"see docs/operating.md, \"Books out of balance\"; nothing was deleted", wrong)
+}

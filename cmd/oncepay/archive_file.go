@@ -1,0 +1,205 @@
+package main
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/csv"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// The files of a day. Each has the names of its columns in the first line.
+const (
+	paymentsFile = "payments.csv.gz"
+	refundsFile  = "refunds.csv.gz"
+	commandsFile = "payment_commands.csv.gz"
+	entriesFile  = "ledger_entries.csv.gz"
+	manifestFile = "manifest.json"
+)
+
+// files says what goes where. Refunds and commands leave with their payment, by the primary key and
+// refunds_payment: a range of ids is a range of time. In the order of the table, so that deleting goes
+// through it once.
+var files = []struct{ name, query, sum string }{
+	{paymentsFile, `SELECT * FROM payments WHERE processed_at >= {from} AND processed_at < {until}`, "amount_minor"},
+	{refundsFile, `SELECT * FROM refunds WHERE payment_id >= first_id({from}) AND payment_id < first_id({until})`, "amount_minor"},
+	{commandsFile, `SELECT * FROM payment_commands WHERE payment_id >= first_id({from}) AND payment_id < first_id({until})`, "0"},
+	{entriesFile, selectLeaving, "amount_minor"},
+}
+
+// manifest says what the archive of a day holds.
+type manifest struct {
+	Day   string `json:"day"`
+	Files []file `json:"files"`
+}
+
+// file is one of them, as it was read back.
+type file struct {
+	Name        string `json:"name"`
+	Rows        int64  `json:"rows"`
+	AmountMinor string `json:"amount_minor"` // sum of the column of this name, of all currencies
+	Bytes       int64  `json:"bytes"`
+	SHA256      string `json:"sha256"`
+}
+
+func (m manifest) file(name string) file {
+	i := slices.IndexFunc(m.Files, func(f file) bool { return f.Name == name })
+	if i < 0 {
+		return file{}
+	}
+	return m.Files[i]
+}
+
+func dayFolder(dir string, day time.Time) string {
+	return filepath.Join(dir, day.Format(time.DateOnly))
+}
+
+// copyOut writes the rows of query to a file, and returns what it holds when it is read back.
+func copyOut(ctx context.Context, tx pgx.Tx, folder, name, query string) (file, error) {
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return file{}, err
+	}
+	path := filepath.Join(folder, name)
+	out, err := os.Create(path)
+	if err != nil {
+		return file{}, err
+	}
+	defer out.Close() // a second time, when all went well
+
+	packed, _ := gzip.NewWriterLevel(out, gzip.BestSpeed) // the level is a right one
+	command := "COPY (" + query + ") TO STDOUT WITH (FORMAT csv, HEADER)"
+	_, err = tx.Conn().PgConn().CopyTo(ctx, packed, command)
+	// It must be on the disk before rows are deleted.
+	if err := errors.Join(err, packed.Close(), out.Sync(), out.Close()); err != nil {
+		return file{}, err
+	}
+	return readBack(path, nil)
+}
+
+// readBack reads a file to its end and says what it holds. Each row goes to each, by its columns.
+func readBack(path string, each func(row map[string]string) error) (f file, err error) {
+	in, err := os.Open(path)
+	if err != nil {
+		return f, err
+	}
+	defer in.Close()
+
+	hash := sha256.New()
+	packed := io.TeeReader(in, hash)
+	rows, err := gzip.NewReader(packed)
+	if err != nil {
+		return f, fmt.Errorf("read %s: %w", path, err)
+	}
+	sum, err := f.count(csv.NewReader(rows), each)
+	if err != nil {
+		return f, fmt.Errorf("read %s: %w", path, err)
+	}
+	if _, err := io.Copy(io.Discard, packed); err != nil {
+		return f, err
+	}
+
+	at, err := in.Stat()
+	if err != nil {
+		return f, err
+	}
+	f.Name, f.Bytes, f.AmountMinor = filepath.Base(path), at.Size(), sum.String()
+	f.SHA256 = hex.EncodeToString(hash.Sum(nil))
+	return f, nil
+}
+
+func (f *file) count(rows *csv.Reader, each func(map[string]string) error) (*big.Int, error) {
+	rows.ReuseRecord = true
+	sum, amount := new(big.Int), new(big.Int) // of all currencies: may be more than an int64
+	header, err := rows.Read()
+	if err != nil {
+		return nil, err
+	}
+	header = slices.Clone(header)
+	amounts := slices.Index(header, "amount_minor")
+
+	row := make(map[string]string, len(header))
+	for {
+		cells, err := rows.Read()
+		if errors.Is(err, io.EOF) {
+			return sum, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+
+		f.Rows++
+		if amounts >= 0 {
+			if _, ok := amount.SetString(cells[amounts], 10); !ok {
+				return nil, fmt.Errorf("row %d: %q is no amount", f.Rows, cells[amounts])
+			}
+			sum.Add(sum, amount)
+		}
+		if each == nil {
+			continue
+		}
+		for i, name := range header {
+			row[name] = cells[i]
+		}
+		if err := each(row); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// write writes the manifest and returns its hash.
+func (m manifest) write(folder string) ([]byte, error) {
+	text, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return nil, err
+	}
+
+	out, err := os.Create(filepath.Join(folder, manifestFile))
+	if err != nil {
+		return nil, err
+	}
+	_, err = out.Write(append(text, '\n'))
+	if err := errors.Join(err, out.Sync(), out.Close()); err != nil {
+		return nil, err
+	}
+	hash := sha256.Sum256(append(text, '\n'))
+	return hash[:], nil
+}
+
+// readManifest reads the manifest of a day, which must have the hash that the database has, and compares
+// the files with it.
+func readManifest(folder string, hash []byte) (m manifest, err error) {
+	text, err := os.ReadFile(filepath.Join(folder, manifestFile))
+	if err != nil {
+		return m, fmt.Errorf("%w: --to must be the folder that the day was copied to", err)
+	}
+	if sum := sha256.Sum256(text); !bytes.Equal(sum[:], hash) {
+		return m, fmt.Errorf("%s is not the manifest that was written: nothing was deleted of this day", folder)
+	}
+	if err := json.Unmarshal(text, &m); err != nil {
+		return m, fmt.Errorf("read the manifest of %s: %w", folder, err)
+	}
+
+	for _, want := range m.Files {
+		got, err := readBack(filepath.Join(folder, want.Name), nil)
+		if err != nil {
+			return m, err
+		}
+		if got != want {
+			return m, fmt.Errorf("%s in %s is not what its manifest says: nothing was deleted of this day",
+				want.Name, folder)
+		}
+	}
+	return m, nil
+}
