@@ -42,7 +42,7 @@ test: ## all tests with -race, against an embedded Postgres and broker (or TEST_
 test-big: ## the plans of all statements with 10 million keys, payments and events (or PLAN_ROWS); minutes, and 15 GB of disk
 	PLAN_ROWS=$${PLAN_ROWS:-10000000} go test -count=1 -timeout 2h -run Big ./test/plans
 
-test-ops: ## deploys with the real programs under load: schema first, programs first, taken back; Postgres upgraded and moved (two minutes; part of test, too)
+test-ops: ## deploys with the real programs under load, in both orders and back; Postgres upgraded and moved, Kafka's losses sent again, a tenant moved (part of test, too)
 	go run ./test/servers -- go test $(RACE) -count=1 ./test/ops
 
 test-containers: ## all tests with -race, against Postgres and Kafka in Docker, and the whole chain in test/e2e
