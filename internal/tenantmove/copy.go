@@ -32,6 +32,7 @@ var moved = []table{
 	{"payments", ofTenant},
 	{"refunds", ofTenant},
 	{"payment_commands", ofTenant},
+	{"ledger_openings", ofTenant},
 	{"ledger_entries", "account_id IN (SELECT id FROM accounts WHERE tenant_id = $1)"},
 	{"idempotency_keys", ofTenant + keptDays},
 	{"psp_operations", ofTenant},
@@ -122,6 +123,32 @@ FROM (` + t.rows(columns, tenant) + `) r`
 		return s, fmt.Errorf("compare %s: %w", t.name, err)
 	}
 	return s, nil
+}
+
+// No day is archived meanwhile: `oncepay archive` takes the same lock.
+const archivedTo = `
+SELECT pg_try_advisory_xact_lock(hashtext('oncepay archive')) AND NOT EXISTS (SELECT FROM archived_days WHERE deleted_at IS NULL),
+  coalesce((SELECT max(day)::text FROM archived_days), 'none')`
+
+// sameArchive refuses a move between databases whose books begin on different days: what the one has
+// archived, the other would miss, or keep for good.
+func sameArchive(ctx context.Context, source, target pgx.Tx) error {
+	var last [2]string
+	for i, tx := range []pgx.Tx{source, target} {
+		var rests bool
+		if err := tx.QueryRow(ctx, archivedTo).Scan(&rests, &last[i]); err != nil {
+			return fmt.Errorf("look at what is archived: %w", err)
+		}
+		if !rests {
+			return fmt.Errorf("%w: days are being archived: let `oncepay archive` finish", ErrRefused)
+		}
+	}
+
+	if last[0] != last[1] {
+		return fmt.Errorf("%w: the last archived day is %s at the source and %s at the target: "+
+			"archive both up to the same day", ErrRefused, last[0], last[1])
+	}
+	return nil
 }
 
 // The entries that are there lead to the balance, without a gap. Those of closed months may be

@@ -200,6 +200,9 @@ func (r *Result) copy(ctx context.Context, source, target *pgxpool.Pool) error {
 			if _, err := from.Exec(ctx, writeAlike); err != nil {
 				return fmt.Errorf("set up source: %w", err)
 			}
+			if err := sameArchive(ctx, from, to); err != nil {
+				return err
+			}
 			for _, t := range moved {
 				n, err := copyTable(ctx, from, to, t, r.Tenant)
 				if err != nil {

@@ -66,6 +66,7 @@ func (c cluster) fill(name string) uuid.UUID {
 			VALUES ($1, $1, 'customer', 'USD', 10, 4, $2), (gen_random_uuid(), $1, 'system', 'USD', 0, 0, $2)`,
 		`INSERT INTO ledger_entries (account_id, tenant_id, entry_no, id, payment_id, currency, amount_minor, balance_after_minor, created_at)
 			SELECT $1, $1, n, gen_random_uuid(), $1, 'USD', 5, (n - 2) * 5, now() FROM generate_series(3, 4) n WHERE $2 <> ''`,
+		`INSERT INTO ledger_openings (account_id, tenant_id, entry_no, balance_minor) SELECT $1, $1, 2, 0 WHERE $2 <> ''`,
 		`INSERT INTO payments (id, tenant_id, status, version, amount_minor, currency, source_account, destination_account, processed_at,
 				client_id, idempotency_key, fingerprint, fingerprint_version, method, route, request_id, authorization_expires_at)
 			SELECT $1, $1, 'authorized', 1, 5, 'USD', $1, gen_random_uuid(), now(), $1, $2, '\x00ff', 1, 'POST', '/x', 'r', now() + interval '1 hour'`,
@@ -240,9 +241,13 @@ func TestMoveNoticesWhatDiffers(t *testing.T) {
 			CREATE TRIGGER change BEFORE INSERT ON refunds FOR EACH ROW EXECUTE FUNCTION change()`, want: "refunds differs"},
 		"a row that gets lost": {target: `CREATE FUNCTION lose() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
 			CREATE TRIGGER lose BEFORE INSERT ON refunds FOR EACH ROW EXECUTE FUNCTION lose()`, want: "1 rows were sent, 0 arrived"},
-		"another schema":       {target: `ALTER TABLE refunds ADD COLUMN more text`, want: "refunds has other columns"},
-		"a balance":            {source: `UPDATE accounts SET balance_minor = 11 WHERE kind = 'customer'`, want: "1 accounts have another balance"},
-		"a number of entries":  {source: `UPDATE accounts SET entry_count = 5 WHERE kind = 'customer'`, want: "1 accounts have another balance"},
+		"another schema":      {target: `ALTER TABLE refunds ADD COLUMN more text`, want: "refunds has other columns"},
+		"a balance":           {source: `UPDATE accounts SET balance_minor = 11 WHERE kind = 'customer'`, want: "1 accounts have another balance"},
+		"a number of entries": {source: `UPDATE accounts SET entry_count = 5 WHERE kind = 'customer'`, want: "1 accounts have another balance"},
+		"an archive at the source": {source: `INSERT INTO archived_days VALUES ('2026-01-31', 0, 0, sha256(''), now(), now())`,
+			want: "the last archived day is 2026-01-31 at the source and none at the target"},
+		"an archive that goes on": {target: `INSERT INTO archived_days VALUES ('2026-01-31', 0, 0, sha256(''), now(), NULL)`,
+			want: "days are being archived"},
 		"a name that is taken": {target: `INSERT INTO tenants (id, name) VALUES (gen_random_uuid(), 'acme')`, want: "tenants_name_key"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -296,8 +301,8 @@ func TestFrozenMoveCannotFinish(t *testing.T) {
 	})
 
 	// Its lock is gone, the tenant stays, and begins to leave again.
-	source.exec(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' AND pid <> pg_backend_pid()
-		AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`)
+	source.exec(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'
+		AND classid::bigint << 32 | objid::bigint = hashtextextended('tenant move ' || $1::uuid::text, 0)`, tenant)
 	if err := tenantmove.Stay(t.Context(), source.Pool, tenant); err != nil {
 		t.Fatal(err)
 	}
