@@ -37,8 +37,14 @@ WHERE created_at >= {from}::timestamptz - interval '1 day' AND created_at < {unt
   AND e.entry_no > coalesce(o.entry_no, 0)
 GROUP BY 1, 2, 3`
 
+// Without a key and statistics the planner compares every entry with every account.
+const prepareLast = `
+ALTER TABLE leaving ADD PRIMARY KEY (account_id); ANALYZE leaving`
+
 const selectLeaving = `
-SELECT e.* FROM ledger_entries e JOIN leaving l USING (account_id)
+SELECT e.* FROM ` + joinLeaving
+
+const joinLeaving = `ledger_entries e JOIN leaving l USING (account_id)
 WHERE created_at >= {from}::timestamptz - interval '1 day' AND created_at < {until}
   AND entry_no > l.opened AND entry_no <= l.last`
 
@@ -47,7 +53,7 @@ const carryForward = `
 WITH sums AS (
   SELECT account_id, l.opened, l.opening, count(*) AS entries, max(entry_no) AS last, sum(amount_minor) AS moved,
       max(balance_after_minor) FILTER (WHERE entry_no = l.last) AS balance
-  FROM (` + selectLeaving + `) e JOIN leaving l USING (account_id)
+  FROM ` + joinLeaving + `
   GROUP BY 1, 2, 3
 ), carried AS (
   INSERT INTO ledger_openings (account_id, tenant_id, entry_no, balance_minor)
@@ -123,7 +129,9 @@ func begin(ctx context.Context, tx pgx.Tx, at *strings.Replacer) error {
 		return err
 	}
 
-	_, err = tx.Exec(ctx, at.Replace(findLast))
+	if _, err = tx.Exec(ctx, at.Replace(findLast)); err == nil {
+		_, err = tx.Exec(ctx, prepareLast, pgx.QueryExecModeSimpleProtocol)
+	}
 	return err
 }
 

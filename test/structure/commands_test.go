@@ -185,6 +185,7 @@ func TestDocumentedSQL(t *testing.T) {
 		statement := regexp.MustCompile(`(CREATE ROLE \w+)`).ReplaceAllString(command, "${1}_of_"+db.Name)
 		statement = strings.NewReplacer("PID", "0",
 			"EVENT_ID", "0198a6de-0000-7000-8000-000000000000", "ACCOUNT_ID", "0198a6de-0000-7000-8000-000000000001",
+			"TENANT_ID", "0198a6de-0000-7000-8000-000000000002", "PAYMENT_ID", "0198a6de-0000-7000-8000-000000000003",
 			"EVENT_DAY", time.Now().UTC().Format(time.DateOnly), "GID", db.Name).Replace(statement)
 		if strings.HasPrefix(command, "ROLLBACK PREPARED") {
 			begin, end = "BEGIN; DELETE FROM outbox_cursors; PREPARE TRANSACTION '"+db.Name+"'", ""
