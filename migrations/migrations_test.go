@@ -113,8 +113,8 @@ func TestRolesMayNotChangeHistory(t *testing.T) {
 func TestLedgerEntriesAreInsertOnly(t *testing.T) {
 	t.Parallel()
 	owner := testenv.Database(t).Pool(t, "")
-	exec(t, owner, `INSERT INTO ledger_entries (account_id, entry_no, id, payment_id, currency, amount_minor, balance_after_minor, created_at)
-		SELECT '00000000-0000-7000-8000-000000000000', n, gen_random_uuid(), gen_random_uuid(), 'USD', 1, n, now() FROM generate_series(1, 3) n`)
+	exec(t, owner, `INSERT INTO ledger_entries (account_id, tenant_id, entry_no, id, payment_id, currency, amount_minor, balance_after_minor, created_at)
+		SELECT '00000000-0000-7000-8000-000000000000', gen_random_uuid(), n, gen_random_uuid(), gen_random_uuid(), 'USD', 1, n, now() FROM generate_series(1, 3) n`)
 	for _, sql := range []string{`UPDATE ledger_entries SET amount_minor = 1`, `DELETE FROM ledger_entries`, `TRUNCATE ledger_entries`} {
 		if _, err := owner.Exec(t.Context(), sql); code(err) != "42501" {
 			t.Errorf("%s: %v", sql, err)

@@ -11,6 +11,7 @@ var withoutTenant = map[string]string{
 	"tenants":               "its id is the tenant",
 	"credentials":           "its client names the tenant",
 	"statements":            "another team's table: the account names the tenant, as in the events it is made of",
+	"archived_days":         "a day of all tenants",
 	"outbox_cursors":        "one row for each relay",
 	"idempotency_retention": "one row",
 	"inbox_events":          "what a consumer has read; a move leaves it behind, with the topic it was read from",

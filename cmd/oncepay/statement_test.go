@@ -104,8 +104,8 @@ func TestAStatementIsBoundedAndGoesOn(t *testing.T) {
 	s := newShop(t)
 	id := uuid.New()
 	s.exec(t, `INSERT INTO accounts (id, tenant_id, kind, currency, balance_minor, entry_count) VALUES ($1, $2, 'customer', 'USD', 1000, 100)`, id, s.TenantID)
-	s.exec(t, `INSERT INTO ledger_entries (account_id, entry_no, id, payment_id, currency, amount_minor, balance_after_minor, created_at)
-		SELECT $1, n, gen_random_uuid(), gen_random_uuid(), 'USD', 10, 10 * n, '2026-01-01 00:00Z'::timestamptz + (n - 1) * interval '1 day' FROM generate_series(1, 100) n`, id)
+	s.exec(t, `INSERT INTO ledger_entries (account_id, tenant_id, entry_no, id, payment_id, currency, amount_minor, balance_after_minor, created_at)
+		SELECT $1, gen_random_uuid(), n, gen_random_uuid(), gen_random_uuid(), 'USD', 10, 10 * n, '2026-01-01 00:00Z'::timestamptz + (n - 1) * interval '1 day' FROM generate_series(1, 100) n`, id)
 
 	var days []string
 	until, pages := []string{}, 0
