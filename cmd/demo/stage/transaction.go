@@ -73,8 +73,9 @@ func (h *held) begin(ctx context.Context, db *pgxpool.Pool, client uuid.UUID) (e
 		return fmt.Errorf("make an event: %w", err)
 	}
 	err = outbox.Append(ctx, h.tx, []outbox.Event{{
-		ID: h.event, AggregateType: "accounts", AggregateID: opened[0].Account.ID.String(),
-		AggregateVersion: 1, Type: payments.AccountOpened, Payload: opened[0].JSON,
+		ID: h.event, TenantID: open.TenantID,
+		AggregateType: "accounts", AggregateID: opened[0].Account.ID.String(), AggregateVersion: 1,
+		Type: payments.AccountOpened, Payload: opened[0].JSON,
 		Headers: map[string]string{"ce_tenantid": open.TenantID.String()},
 	}})
 	if err != nil {
