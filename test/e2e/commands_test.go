@@ -38,6 +38,7 @@ func TestDocumentedPrograms(t *testing.T) {
 	provider := c.provider()
 	names := strings.NewReplacer("--to ACCOUNT", "--to "+c.Accounts[1].ID.String(), "ACCOUNT", c.Accounts[0].ID.String(),
 		"PAYMENT", payment.ID, "KEY", "order-0", "OPERATION", c.operation(), "ENDPOINT", c.endpoint(), "2026-03-01T12:00:00Z", c.oldestDay(),
+		"/mnt/archive", t.TempDir(),
 		"oncepay top", "oncepay top --api "+c.api.Admin+" --consumer "+c.consumer.Admin) // not the ports of Compose
 
 	n := 0
