@@ -97,13 +97,27 @@ func (r *Relay) Adopt(ctx context.Context) (last int64, err error) {
 		}
 	}
 	// Crash point: between the two, no relay starts on either cluster, and Adopt can be called again.
-	is.Position = at
+	is.carry(kept, at)
 	if err := publisher.Publish(ctx, nil, is); err != nil {
 		return 0, fmt.Errorf("keep progress: %w", err)
 	}
 	return at.Last, t.exec(ctx, readTimeout, "adopt the cursor", adoptCursor, t.relay, t.token,
 		t.holder, at.Batches, at.Last, at.Seen, at.ChunkAfter, at.ChunkSeen,
 		is.SystemIdentifier, is.DatabaseOID)
+}
+
+// carry takes over what kept progress proves, so that a second call finds it proved again: the cursor
+// may still be behind.
+func (p *Progress) carry(kept *Progress, at Position) {
+	p.Position = at
+	if kept == nil {
+		return
+	}
+
+	p.Resent = kept.Resent
+	if at == kept.Position {
+		p.Ahead = kept.Ahead
+	}
 }
 
 // takeOver takes the lease of a cursor that may be of another cluster, and returns what the cursor's

@@ -13,17 +13,25 @@ import (
 // if they were published, and sequences stay where they are.
 const lookAtCopy = `
 SELECT s.system_identifier, d.oid, CASE WHEN pg_is_in_recovery() THEN 0 ELSE ` + timeline + ` END,
-       EXISTS (SELECT FROM pg_subscription WHERE subdbid = d.oid AND subenabled),
+       EXISTS (SELECT FROM pg_subscription WHERE subdbid = d.oid),
        EXISTS (SELECT FROM outbox_events WHERE xid >= pg_snapshot_xmax(pg_current_snapshot())),
        coalesce(pg_sequence_last_value(pg_get_serial_sequence('outbox_events', 'id')::regclass), 0)
          >= greatest($2::bigint, (SELECT max(id) FROM outbox_events)),
        EXISTS (SELECT FROM outbox_cursors c WHERE relay = $1
          AND (cursor_id <> $3 AND batches > 0 OR cursor_id = $3 AND batches > $4)
-         AND c.system_identifier = s.system_identifier AND c.database_oid = d.oid),
-       ` + newestSent + `
+         AND c.system_identifier = s.system_identifier AND c.database_oid = d.oid)
 FROM pg_control_system() s, pg_database d WHERE d.datname = current_database()`
 
-const newestSent = `coalesce((SELECT max(id) FROM outbox_events WHERE id <= $2), 0)`
+// The newest events that were sent, at the source and here. An old one may be missing, too, if it was
+// committed late and the link was cut before. The source has dropped its oldest days.
+const (
+	sentAtSource = `
+SELECT coalesce(min(id), $1 + 1), count(*), coalesce(sum(id), 0)::text
+FROM (SELECT id FROM outbox_events WHERE id <= $1 ORDER BY id DESC LIMIT 100000) o`
+
+	sentHere = `
+SELECT count(*), coalesce(sum(id), 0)::text FROM outbox_events WHERE id BETWEEN $1 AND $2`
+)
 
 // The cursor, in transaction ids of this cluster: all rows up to last_id are sent, and rows that
 // are to come have higher ids, so no snapshot has to tell them apart.
@@ -85,7 +93,8 @@ func (r *Relay) AdoptFrom(ctx context.Context, source *pgxpool.Pool) (last int64
 
 	// Crash point: between the two, no relay starts on either cluster, and AdoptFrom can be called
 	// again.
-	is.Epoch, is.Position = t.identity.Epoch, at
+	is.Epoch = t.identity.Epoch
+	is.carry(kept, at)
 	var resent []int64
 	if kept != nil {
 		resent = kept.Resent
@@ -131,12 +140,15 @@ func (r *Relay) checkCopy(
 	ctx context.Context, t *term, source *pgxpool.Pool, at Position,
 ) (is Progress, err error) {
 	var subscribed, foreign, fresh, own bool
-	var newest, want int64
 	err = r.DB.QueryRow(ctx, lookAtCopy, r.Name, at.Last, t.cursor, at.Batches).Scan(&is.SystemIdentifier,
-		&is.DatabaseOID, &is.Timeline, &subscribed, &foreign, &fresh, &own, &newest)
+		&is.DatabaseOID, &is.Timeline, &subscribed, &foreign, &fresh, &own)
+	var first, want, found int64
+	var wantSum, foundSum string
 	if err == nil {
-		err = source.QueryRow(ctx, `SELECT `+newestSent+` FROM (SELECT $1::text) t`, r.Name, at.Last).
-			Scan(&want)
+		err = source.QueryRow(ctx, sentAtSource, at.Last).Scan(&first, &want, &wantSum)
+	}
+	if err == nil {
+		err = r.DB.QueryRow(ctx, sentHere, first, at.Last).Scan(&found, &foundSum)
 	}
 	switch {
 	case err != nil:
@@ -146,15 +158,15 @@ func (r *Relay) checkCopy(
 	case is.Timeline == 0:
 		return is, errors.New("the database is a standby: promote it, or use the primary's URL")
 	case subscribed:
-		return is, errors.New("a subscription still runs here: wait until it has everything, and drop it")
+		return is, errors.New("a subscription is still here: wait until it has everything, and drop it")
 	case own:
 		return is, fmt.Errorf("this database has a cursor %q of its own, which has sent events", r.Name)
-	case newest != want:
-		return is, fmt.Errorf("the source's newest event that was sent is %d, here it is %d: "+
-			"replication is not complete", want, newest)
 	case foreign:
 		return is, errors.New("outbox_events has transaction ids of the source: " +
 			`publish it without its column xid, see "Upgrade Postgres" in docs/operating.md`)
+	case found != want || foundSum != wantSum:
+		return is, fmt.Errorf("of the newest %d events that the source has sent %d are here: "+
+			"replication is not complete", want, found)
 	case !fresh:
 		return is, errOldIDs
 	}

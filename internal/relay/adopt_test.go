@@ -130,6 +130,12 @@ func TestAdoptedUpgradeGoesOn(t *testing.T) {
 		if last, err := r.Adopt(t.Context()); err != nil || last == 0 {
 			t.Fatal(last, err)
 		}
+		// As after a crash before the cursor was changed.
+		d.exec(t, `UPDATE outbox_cursors c SET batches = b.batches, last_id = b.last_id, seen = b.seen,
+			system_identifier = system_identifier + 1 FROM before b`)
+		if last, err := r.Adopt(t.Context()); err != nil || last == 0 {
+			t.Fatal(last, err)
+		}
 		if _, err := r.Adopt(t.Context()); !errors.Is(err, relay.ErrAdopted) {
 			t.Errorf("a second time: %v", err)
 		}

@@ -62,15 +62,15 @@ FROM (SELECT * FROM outbox_events WHERE id > $1 AND id <= $2 ORDER BY id LIMIT %
 GROUP BY 1, 2`, limit)
 }
 
-// readEvents returns those that are sent, of the rows that were counted.
-func readEvents(limit int) string {
-	return fmt.Sprintf(`
+// readEvents are those that are sent, of the rows that were counted. It has no limit of its own: an
+// event that was committed since would push the last one out, unseen.
+const readEvents = `
 SELECT '', 0::bigint, o.id, o.event_id, o.aggregate_type, o.aggregate_id, o.aggregate_version,
        o.event_type, o.payload, o.headers::text, o.created_at
-FROM (SELECT %s FROM outbox_events WHERE id > $1 AND id <= $2 ORDER BY id LIMIT %d) o
-WHERE `+wanted+` AND `+sentBefore+` AND NOT `+skippedBefore+` AND NOT `+parkedNow+`
-ORDER BY o.id`, columns, limit)
-}
+FROM outbox_events o
+WHERE o.id > $1 AND o.id <= $2
+  AND ` + wanted + ` AND ` + sentBefore + ` AND NOT ` + skippedBefore + ` AND NOT ` + parkedNow + `
+ORDER BY o.id`
 
 func (r Resend) arguments(s Span, after, until int64) []any {
 	return []any{after, until, s.sent.Last, s.sent.Seen, s.sent.ChunkAfter, s.sent.ChunkSeen,
@@ -106,7 +106,6 @@ func (r Resend) Send(
 	progress func(t Tally, id int64),
 ) (t Tally, next int64, err error) {
 	w, p, b := walk{Resend: r, span: s, at: s.FromID - 1}, pace{rate: rate}, &batch{}
-	sql := readEvents(p.batch())
 	for {
 		var counted Tally
 		last, err := w.next(ctx, p.batch(), &counted)
@@ -117,7 +116,7 @@ func (r Resend) Send(
 		// Large events come in several batches.
 		for done := false; !done; {
 			args := r.arguments(s, w.at, last)
-			if err := b.query(ctx, r.DB, readTimeout, p.batch(), sql, args...); err != nil {
+			if err := b.query(ctx, r.DB, readTimeout, p.batch(), readEvents, args...); err != nil {
 				return t, w.at + 1, fmt.Errorf("read outbox: %w", err)
 			}
 			if err := p.rest(ctx, b.n); err != nil {

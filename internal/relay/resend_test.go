@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/oncepay/oncepay/internal/relay"
 )
@@ -97,6 +100,62 @@ func TestResendSendsWhatTheRelayHasSent(t *testing.T) {
 	}
 	if tally.Unsent != 1 || tally.Events() != 4 {
 		t.Errorf("%+v", tally)
+	}
+}
+
+// committing commits a transaction when the first batch of statements begins.
+type committing struct {
+	t    *testing.T
+	late pgx.Tx
+	once sync.Once
+}
+
+func (c *committing) TraceBatchStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceBatchStartData) context.Context {
+	c.once.Do(func() { commit(c.t, c.late) })
+	return ctx
+}
+
+func (*committing) TraceBatchQuery(context.Context, *pgx.Conn, pgx.TraceBatchQueryData) {}
+func (*committing) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData)     {}
+func (*committing) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData)     {}
+func (*committing) TraceQueryStart(ctx context.Context, _ *pgx.Conn, _ pgx.TraceQueryStartData) context.Context {
+	return ctx
+}
+
+// TestResendBesideALateCommit: what commits between counting and reading takes no place of an event
+// that was counted.
+func TestResendBesideALateCommit(t *testing.T) {
+	t.Parallel()
+	d, b := newDatabase(t), &broker{}
+	d.commit(t, "a", "b")
+	late := d.begin(t)
+	changeAll(t, late, "late")
+	d.commit(t, "a", "b", "c", "d")
+	relayRun := start(t, d.relay, b.Open, nil)
+	b.waitFor(t, 6)
+	if err := relayRun.stop(); err != nil {
+		t.Fatal(err)
+	}
+
+	config, err := pgxpool.ParseConfig(d.URLAs("relay"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ConnConfig.Tracer = &committing{t: t, late: late}
+	r := d.resend()
+	if r.DB, err = pgxpool.NewWithConfig(t.Context(), config); err != nil {
+		t.Fatal(err)
+	}
+	defer r.DB.Close()
+
+	const fives = 50 // a tenth of it is read together
+	var to sink
+	tally, _, err := r.Send(t.Context(), span(t, r, relay.Ends{FromOldest: true}), fives, to.publish, ignore)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(b.received(), to.got); diff != "" || tally.Events() != 6 {
+		t.Errorf("counted %d (-sent +sent again):\n%s", tally.Events(), diff)
 	}
 }
 

@@ -60,12 +60,13 @@ func TestMoveByReplication(t *testing.T) {
 	r.drain()
 	await("t\nt\n")
 
-	moved.adopt("a subscription still runs", from...)
+	moved.refuses("run `relay adopt`")
+	moved.adopt("a subscription is still here", from...)
 	link, sequences, _ := strings.Cut(steps[3], "\n")
 	shell(link)
 	moved.adopt("the sequence", from...)
 	shell(sequences)
-	moved.adopt("there is no cursor", "--from", fresh.url("relay"))
+	moved.adopt("of another cluster", "--from", fresh.url("relay"))
 	moved.adopt("", from...)
 	moved.adopt("", from...) // again, as after a crash in the middle
 	moved.adopt("this database is the source itself", "--from", fresh.url("relay"))
