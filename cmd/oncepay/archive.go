@@ -70,7 +70,7 @@ It can be stopped at any time, killed too, and repeated.`,
 		}
 		defer db.Close()
 
-		done, err := archiveTo(c.Context(), db, dir, month.AddDate(0, 1, 0), deletes)
+		done, err := archiveAlone(c.Context(), db, dir, month.AddDate(0, 1, 0), deletes)
 		if err != nil {
 			return err
 		}
@@ -95,9 +95,35 @@ SELECT coalesce((SELECT max(day) + 1 FROM archived_days),
         SELECT processed_at FROM payments WHERE tenant_id = t.id ORDER BY id LIMIT 1) p),
     $1::date), now()`
 
+// lockArchive is held from before the first day is read until the last row is deleted. A tenant's move
+// takes it too.
+const lockArchive = `SELECT pg_try_advisory_lock(hashtext('oncepay archive'))`
+
+// archiveAlone is archiveTo while no other run is at work. The lock goes with the connection that does
+// all of the work: who has lost the one can commit nothing on the other.
+func archiveAlone(
+	ctx context.Context, db *pgxpool.Pool, dir string, until time.Time, deletes bool,
+) (done archived, err error) {
+	pooled, err := db.Acquire(ctx)
+	if err != nil {
+		return done, fmt.Errorf("connect to database: %w", err)
+	}
+	conn := pooled.Hijack()
+	defer conn.Close(context.WithoutCancel(ctx))
+
+	var alone bool
+	if err := conn.QueryRow(ctx, lockArchive).Scan(&alone); err != nil {
+		return done, fmt.Errorf("lock the archive: %w", err)
+	}
+	if !alone {
+		return done, errors.New("another oncepay archive, or oncepay tenants move, runs: wait until it has ended")
+	}
+	return archiveTo(ctx, conn, dir, until, deletes)
+}
+
 // archiveTo archives all days before until.
 func archiveTo(
-	ctx context.Context, db *pgxpool.Pool, dir string, until time.Time, deletes bool,
+	ctx context.Context, db *pgx.Conn, dir string, until time.Time, deletes bool,
 ) (done archived, err error) {
 	var first, now time.Time
 	if err := db.QueryRow(ctx, readFirstDay, until).Scan(&first, &now); err != nil {
@@ -131,7 +157,7 @@ const markDeleted = `
 UPDATE archived_days SET deleted_at = now() WHERE day = $1`
 
 func (done *archived) deleteUntil(
-	ctx context.Context, db *pgxpool.Pool, dir string, until time.Time,
+	ctx context.Context, db *pgx.Conn, dir string, until time.Time,
 ) error {
 	rows, err := db.Query(ctx, readUndeleted, until)
 	if err != nil {

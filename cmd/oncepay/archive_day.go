@@ -9,13 +9,12 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// All of a day is read, so hash joins are the cheapest way. Two runs at once must not write the same
-// files.
+// All of a day is read, so hash joins are the cheapest way. The files of an archived day are all that
+// is left of it, so its folder is never written again.
 const beginArchive = `
-SELECT pg_try_advisory_xact_lock(hashtext('oncepay archive')),
+SELECT EXISTS (SELECT FROM archived_days WHERE day >= $1),
        set_config('enable_hashjoin', 'on', true), set_config('work_mem', '256MB', true)`
 
 // {from} and {until} are replaced, because COPY takes no arguments. By payments_processed_at.
@@ -72,13 +71,13 @@ INSERT INTO archived_days (day, payments, entries, manifest) VALUES ($1, $2, $3,
 // archiveDay copies a day into files, reads them back, and carries the accounts forward, in one
 // transaction. Crash point: files written, not committed. The day is copied again, over them.
 func archiveDay(
-	ctx context.Context, db *pgxpool.Pool, dir string, day time.Time,
+	ctx context.Context, db *pgx.Conn, dir string, day time.Time,
 ) (m manifest, err error) {
 	folder := dayFolder(dir, day)
 	at := strings.NewReplacer("{from}", literal(day), "{until}", literal(day.AddDate(0, 0, 1)))
 
 	err = pgx.BeginTxFunc(ctx, db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
-		if err := begin(ctx, tx, at); err != nil {
+		if err := begin(ctx, tx, day, at); err != nil {
 			return err
 		}
 
@@ -110,13 +109,13 @@ func archiveDay(
 
 func literal(day time.Time) string { return day.Format("'2006-01-02T00:00:00Z'") }
 
-func begin(ctx context.Context, tx pgx.Tx, at *strings.Replacer) error {
-	var alone bool
-	if err := tx.QueryRow(ctx, beginArchive).Scan(&alone, nil, nil); err != nil {
+func begin(ctx context.Context, tx pgx.Tx, day time.Time, at *strings.Replacer) error {
+	var before bool
+	if err := tx.QueryRow(ctx, beginArchive, day).Scan(&before, nil, nil); err != nil {
 		return err
 	}
-	if !alone {
-		return errors.New("another oncepay archive runs: wait until it has ended")
+	if before {
+		return errors.New("the day is in the archive already: its files stay as they are")
 	}
 
 	var open uuid.UUID

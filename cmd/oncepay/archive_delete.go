@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5"
 )
 
 // deleteRows is how many rows one transaction deletes: a tenth of a second.
@@ -41,7 +41,7 @@ SELECT count(*), 0 FROM gone`
 // deleteDay deletes exactly the rows that the files of a day hold. Crash point: some are deleted. The
 // openings carry them all, so the books are right, and the next run deletes the rest.
 func (done *archived) deleteDay(
-	ctx context.Context, db *pgxpool.Pool, folder string, m manifest,
+	ctx context.Context, db *pgx.Conn, folder string, m manifest,
 ) error {
 	var none int64
 	for _, d := range []struct {
@@ -71,7 +71,7 @@ func (done *archived) deleteDay(
 
 // deletion collects the keys of rows and deletes them together.
 type deletion struct {
-	db            *pgxpool.Pool
+	db            *pgx.Conn
 	query         string
 	columns       []string
 	keys          [3][]string

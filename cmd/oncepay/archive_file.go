@@ -72,20 +72,30 @@ func copyOut(ctx context.Context, tx pgx.Tx, folder, name, query string) (file, 
 		return file{}, err
 	}
 	path := filepath.Join(folder, name)
-	out, err := os.Create(path)
+	err := writeWhole(path, func(out io.Writer) error {
+		packed, _ := gzip.NewWriterLevel(out, gzip.BestSpeed) // the level is a right one
+		command := "COPY (" + query + ") TO STDOUT WITH (FORMAT csv, HEADER)"
+		_, err := tx.Conn().PgConn().CopyTo(ctx, packed, command)
+		return errors.Join(err, packed.Close())
+	})
 	if err != nil {
 		return file{}, err
 	}
-	defer out.Close() // a second time, when all went well
-
-	packed, _ := gzip.NewWriterLevel(out, gzip.BestSpeed) // the level is a right one
-	command := "COPY (" + query + ") TO STDOUT WITH (FORMAT csv, HEADER)"
-	_, err = tx.Conn().PgConn().CopyTo(ctx, packed, command)
-	// It must be on the disk before rows are deleted.
-	if err := errors.Join(err, packed.Close(), out.Sync(), out.Close()); err != nil {
-		return file{}, err
-	}
 	return readBack(path, nil)
+}
+
+// writeWhole writes a file that has its name only when it is whole and on the disk.
+func writeWhole(path string, write func(io.Writer) error) error {
+	part := path + ".part"
+	out, err := os.Create(part)
+	if err != nil {
+		return err
+	}
+
+	if err := errors.Join(write(out), out.Sync(), out.Close()); err != nil {
+		return err
+	}
+	return os.Rename(part, path)
 }
 
 // readBack reads a file to its end and says what it holds. Each row goes to each, by its columns.
@@ -165,16 +175,13 @@ func (m manifest) write(folder string) ([]byte, error) {
 		return nil, err
 	}
 
-	out, err := os.Create(filepath.Join(folder, manifestFile))
-	if err != nil {
-		return nil, err
-	}
-	_, err = out.Write(append(text, '\n'))
-	if err := errors.Join(err, out.Sync(), out.Close()); err != nil {
-		return nil, err
-	}
-	hash := sha256.Sum256(append(text, '\n'))
-	return hash[:], nil
+	text = append(text, '\n')
+	err = writeWhole(filepath.Join(folder, manifestFile), func(out io.Writer) error {
+		_, err := out.Write(text)
+		return err
+	})
+	hash := sha256.Sum256(text)
+	return hash[:], err
 }
 
 // readManifest reads the manifest of a day, which must have the hash that the database has, and compares

@@ -1,0 +1,149 @@
+package main
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// While one run is at work, another one and a tenant's move are told so, and touch nothing.
+func TestOneArchiveRunsAtATime(t *testing.T) {
+	t.Parallel()
+	s, first, _, _ := years(t)
+	dir := t.TempDir()
+	other := s.conn(t)
+	if _, err := other.Exec(t.Context(), lockArchive); err != nil { // between two days, or deleting
+		t.Fatal(err)
+	}
+
+	_, stderr, code := oncepay(t, s.owner, "archive", first, "--to", dir, "--delete")
+	if code != exitFailed || !strings.Contains(stderr, "another oncepay archive") || strings.Count(stderr, "\n") != 1 {
+		t.Errorf("exit %d, %s", code, stderr)
+	}
+	if there, err := os.ReadDir(dir); err != nil || len(there) > 0 {
+		t.Errorf("%v are written, %v", there, err)
+	}
+
+	if err := other.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	s.wantUnlocked(t)
+	must(t, s.owner, "archive", first, "--to", dir, "--delete")
+	s.wantUnlocked(t)
+}
+
+// The lock is held while rows are deleted, too: between two days nobody else begins.
+func TestTheArchiveIsLockedWhileItDeletes(t *testing.T) {
+	t.Parallel()
+	s, first, _, _ := years(t)
+	tx, err := s.conn(t).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `SELECT FROM payments FOR UPDATE`); err != nil {
+		t.Fatal(err)
+	}
+
+	ended := make(chan string, 1)
+	dir := t.TempDir()
+	go func() {
+		_, stderr, _ := oncepay(t, s.owner, "archive", first, "--to", dir, "--delete")
+		ended <- stderr
+	}()
+	waiting := func() bool {
+		return s.count(t, `SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%DELETE FROM payments%'`) > 0
+	}
+	for !waiting() {
+		select {
+		case stderr := <-ended:
+			t.Fatalf("it did not wait for the row: %s", stderr)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	if n := s.count(t, `SELECT count(*) FROM archived_days WHERE payments > 0`); n != 1 {
+		t.Errorf("%d days with payments are archived", n)
+	}
+	if s.count(t, `SELECT pg_try_advisory_xact_lock(hashtext('oncepay archive'))::int`) != 0 {
+		t.Error("another run could begin")
+	}
+
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if stderr := <-ended; stderr != "" {
+		t.Error(stderr)
+	}
+}
+
+// The files of an archived day are all that is left of it.
+func TestAnArchivedDayIsNotWrittenAgain(t *testing.T) {
+	t.Parallel()
+	s, first, _, _ := years(t)
+	dir := t.TempDir()
+	must(t, s.owner, "archive", first, "--to", dir)
+	folder := s.day(t, dir)
+	before := contents(t, folder)
+
+	day, err := time.Parse(time.DateOnly, filepath.Base(folder))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := archiveDay(t.Context(), s.conn(t), dir, day); err == nil || !strings.Contains(err.Error(), "in the archive already") {
+		t.Errorf("it was archived again: %v", err)
+	}
+	after := contents(t, folder)
+	if len(before) != len(files)+1 || len(after) != len(before) {
+		t.Fatalf("%d files, then %d", len(before), len(after))
+	}
+	for name, text := range before {
+		if after[name] != text {
+			t.Errorf("%s was written again", name)
+		}
+	}
+	must(t, s.owner, "archive", first, "--to", dir, "--delete")
+}
+
+func contents(t *testing.T, folder string) map[string]string {
+	t.Helper()
+	entries, err := os.ReadDir(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make(map[string]string)
+	for _, e := range entries {
+		text, err := os.ReadFile(filepath.Join(folder, e.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[e.Name()] = string(text)
+	}
+	return all
+}
+
+// conn is a connection of its own.
+func (s *shop) conn(t *testing.T) *pgx.Conn {
+	t.Helper()
+	pooled, err := s.db.Pool(t, "").Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn := pooled.Hijack()
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+// wantUnlocked waits until the server has noticed that a connection is closed.
+func (s *shop) wantUnlocked(t *testing.T) {
+	t.Helper()
+	for s.count(t, `SELECT pg_try_advisory_xact_lock(hashtext('oncepay archive'))::int`) == 0 {
+		if t.Context().Err() != nil {
+			t.Fatal("the archive stays locked")
+		}
+	}
+}
