@@ -178,7 +178,11 @@ func (done *archived) deleteUntil(
 		if err != nil {
 			return err
 		}
-		if err := done.deleteDay(ctx, db, folder, m); err != nil {
+		whole, err := m.verify(folder)
+		if err != nil {
+			return err
+		}
+		if err := done.deleteDay(ctx, db, folder, m, whole); err != nil {
 			return fmt.Errorf("delete %s: %w", d.Day.Format(time.DateOnly), err)
 		}
 

@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/sha256"
+	"errors"
 	"fmt"
 	"path/filepath"
 
@@ -38,70 +40,116 @@ WITH gone AS (
 )
 SELECT count(*), 0 FROM gone`
 
+// archivedKeys are the columns that rows of a file are deleted by. Refunds and commands go with their
+// payment.
+var archivedKeys = map[string][]string{
+	entriesFile:  {"account_id", "entry_no"},
+	paymentsFile: {"tenant_id", "id", "version"},
+}
+
 // deleteDay deletes exactly the rows that the files of a day hold. Crash point: some are deleted. The
 // openings carry them all, so the books are right, and the next run deletes the rest.
 func (done *archived) deleteDay(
-	ctx context.Context, db *pgx.Conn, folder string, m manifest,
+	ctx context.Context, db *pgx.Conn, folder string, m manifest, whole verified,
 ) error {
 	var none int64
 	for _, d := range []struct {
-		file          string
-		query         string
-		columns       []string
+		file, query   string
 		deleted, kept *int64
 	}{
-		{entriesFile, deleteEntries, []string{"account_id", "entry_no"}, &done.DeletedEntries, &none},
-		{paymentsFile, deletePayments, []string{"tenant_id", "id", "version"}, &done.DeletedPayments, &done.KeptPayments},
+		{entriesFile, deleteEntries, &done.DeletedEntries, &none},
+		{paymentsFile, deletePayments, &done.DeletedPayments, &done.KeptPayments},
 	} {
-		b := deletion{db: db, query: d.query, columns: d.columns}
-		_, err := readBack(filepath.Join(folder, m.file(d.file).Name), func(row map[string]string) error {
-			return b.add(ctx, row)
+		n := 0
+		got, err := readBatches(folder, d.file, func(b batch) error {
+			if n >= len(whole[d.file]) || b.hash() != whole[d.file][n] {
+				return errChanged
+			}
+			n++
+			deleted, kept, err := b.delete(ctx, db, d.query)
+			*d.deleted += deleted
+			*d.kept += kept
+			return err
 		})
-		if err == nil {
-			err = b.flush(ctx)
+		if err == nil && got != m.file(d.file) {
+			err = errChanged
 		}
 		if err != nil {
 			return err
 		}
-		*d.deleted += b.deleted
-		*d.kept += b.kept
 	}
 	return nil
 }
 
-// deletion collects the keys of rows and deletes them together.
-type deletion struct {
-	db            *pgx.Conn
-	query         string
-	columns       []string
-	keys          [3][]string
-	deleted, kept int64
+var errChanged = errors.New("a file is not what it was when it was compared with its manifest: " +
+	"only rows from before that place were deleted; bring back the folder from its copy")
+
+// verified are the hashes of all batches of files that were what their manifest says. A file is read
+// once more to delete, and each batch must be the one that was compared.
+type verified map[string][]string
+
+// verify compares the files of a day with its manifest.
+func (m manifest) verify(folder string) (verified, error) {
+	whole := make(verified)
+	for _, want := range m.Files {
+		got, err := readBatches(folder, want.Name, func(b batch) error {
+			whole[want.Name] = append(whole[want.Name], b.hash())
+			return nil
+		})
+		if err != nil {
+			return nil, err
+		}
+		if got != want {
+			return nil, fmt.Errorf("%s in %s is not what its manifest says: nothing was deleted of this day",
+				want.Name, folder)
+		}
+	}
+	return whole, nil
 }
 
-func (b *deletion) add(ctx context.Context, row map[string]string) error {
-	for i, name := range b.columns {
-		b.keys[i] = append(b.keys[i], row[name])
+// batch is the keys of rows that one transaction deletes, a list for each column.
+type batch [][]string
+
+// readBatches reads a file to its end, like readBack.
+func readBatches(folder, name string, each func(batch) error) (file, error) {
+	path, columns := filepath.Join(folder, name), archivedKeys[name]
+	if columns == nil {
+		return readBack(path, nil)
 	}
-	if len(b.keys[0]) < deleteRows {
-		return nil
+
+	b := make(batch, len(columns))
+	f, err := readBack(path, func(row map[string]string) error {
+		for i, column := range columns {
+			b[i] = append(b[i], row[column])
+		}
+		if len(b[0]) < deleteRows {
+			return nil
+		}
+		full := b
+		b = make(batch, len(columns))
+		return each(full)
+	})
+	if err == nil && len(b[0]) > 0 {
+		err = each(b)
 	}
-	return b.flush(ctx)
+	return f, err
 }
 
-func (b *deletion) flush(ctx context.Context) error {
-	if len(b.keys[0]) == 0 {
-		return nil
+func (b batch) hash() string {
+	hash := sha256.New()
+	for _, column := range b {
+		fmt.Fprintf(hash, "%q", column)
 	}
+	return string(hash.Sum(nil))
+}
 
-	args := make([]any, len(b.columns))
+func (b batch) delete(ctx context.Context, db *pgx.Conn, query string) (deleted, kept int64, err error) {
+	args := make([]any, len(b))
 	for i := range args {
-		args[i] = b.keys[i]
+		args[i] = b[i]
 	}
-	var deleted, kept int64
-	if err := b.db.QueryRow(ctx, b.query, args...).Scan(&deleted, &kept); err != nil {
-		return fmt.Errorf("delete rows that are in the archive: %w", err)
+	if err := db.QueryRow(ctx, query, args...).Scan(&deleted, &kept); err != nil {
+		return 0, 0, fmt.Errorf("delete rows that are in the archive: %w", err)
 	}
-
-	b.deleted, b.kept, b.keys = b.deleted+deleted, b.kept+kept, [3][]string{}
-	return nil
+	return deleted, kept, nil
 }
