@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // Between the comparison with the manifest and the deletion a file may change. What it says then is not
@@ -85,4 +86,51 @@ func changed(t *testing.T, packed []byte, change func([]string) []string) []byte
 		t.Fatal(err)
 	}
 	return out.Bytes()
+}
+
+// The files have the payments of all tenants, and read the same whatever the database prefers.
+func TestArchivedFilesArePrivateAndInOneFormat(t *testing.T) {
+	t.Parallel()
+	s, first, _, _ := years(t)
+	s.exec(t, `DO $$ BEGIN
+		EXECUTE format('ALTER DATABASE %I SET timezone = ''Asia/Tokyo''', current_database());
+		EXECUTE format('ALTER DATABASE %I SET datestyle = ''German''', current_database());
+		EXECUTE format('ALTER DATABASE %I SET intervalstyle = ''iso_8601''', current_database());
+		EXECUTE format('ALTER DATABASE %I SET bytea_output = ''escape''', current_database());
+	END $$`)
+	dir := t.TempDir()
+	must(t, s.owner, "archive", first, "--to", dir)
+
+	folder := s.day(t, dir)
+	at, err := os.Stat(folder)
+	if err != nil || at.Mode().Perm() != 0o700 {
+		t.Errorf("the folder is %v, %v", at.Mode(), err)
+	}
+	inside, err := os.ReadDir(folder)
+	if err != nil || len(inside) != len(files)+1 {
+		t.Errorf("%v, %v", inside, err)
+	}
+	for _, e := range inside {
+		if at, err := e.Info(); err != nil || at.Mode().Perm() != 0o600 {
+			t.Errorf("%s is %v, %v", e.Name(), at.Mode(), err)
+		}
+	}
+
+	for _, name := range []string{paymentsFile, entriesFile, commandsFile} {
+		_, err := readBack(filepath.Join(folder, name), func(row map[string]string) error {
+			for column, value := range row {
+				isTime := strings.HasSuffix(column, "_at") && value != ""
+				if _, err := time.Parse("2006-01-02 15:04:05.999999-07", value); isTime && (err != nil || !strings.HasSuffix(value, "+00")) {
+					t.Errorf("%s: %s is %q", name, column, value)
+				}
+				if column == "fingerprint" && !strings.HasPrefix(value, `\x`) {
+					t.Errorf("%s: %s is %q", name, column, value)
+				}
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
 }

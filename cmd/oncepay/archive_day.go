@@ -12,10 +12,13 @@ import (
 )
 
 // All of a day is read, so hash joins are the cheapest way. The files of an archived day are all that
-// is left of it, so its folder is never written again.
+// is left of it, so its folder is never written again. They read the same whatever a role or database
+// prefers.
 const beginArchive = `
 SELECT EXISTS (SELECT FROM archived_days WHERE day >= $1),
-       set_config('enable_hashjoin', 'on', true), set_config('work_mem', '256MB', true)`
+       set_config('enable_hashjoin', 'on', true), set_config('work_mem', '256MB', true),
+       set_config('timezone', 'UTC', true), set_config('datestyle', 'ISO', true),
+       set_config('intervalstyle', 'postgres', true), set_config('bytea_output', 'hex', true)`
 
 // {from} and {until} are replaced, because COPY takes no arguments. By payments_processed_at.
 const readOpen = `
@@ -95,6 +98,9 @@ func archiveDay(
 		}
 
 		hash, err := m.write(folder)
+		if err == nil {
+			err = errors.Join(syncFolder(folder), syncFolder(dir)) // before rows may be deleted
+		}
 		if err != nil {
 			return err
 		}
@@ -111,7 +117,7 @@ func literal(day time.Time) string { return day.Format("'2006-01-02T00:00:00Z'")
 
 func begin(ctx context.Context, tx pgx.Tx, day time.Time, at *strings.Replacer) error {
 	var before bool
-	if err := tx.QueryRow(ctx, beginArchive, day).Scan(&before, nil, nil); err != nil {
+	if err := tx.QueryRow(ctx, beginArchive, day).Scan(&before, nil, nil, nil, nil, nil, nil); err != nil {
 		return err
 	}
 	if before {

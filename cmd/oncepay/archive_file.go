@@ -66,9 +66,10 @@ func dayFolder(dir string, day time.Time) string {
 	return filepath.Join(dir, day.Format(time.DateOnly))
 }
 
-// copyOut writes the rows of query to a file, and returns what it holds when it is read back.
+// copyOut writes the rows of query to a file, and returns what it holds when it is read back. Nobody
+// else may read it: it has the payments of all tenants.
 func copyOut(ctx context.Context, tx pgx.Tx, folder, name, query string) (file, error) {
-	if err := os.MkdirAll(folder, 0o755); err != nil {
+	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return file{}, err
 	}
 	path := filepath.Join(folder, name)
@@ -87,7 +88,7 @@ func copyOut(ctx context.Context, tx pgx.Tx, folder, name, query string) (file, 
 // writeWhole writes a file that has its name only when it is whole and on the disk.
 func writeWhole(path string, write func(io.Writer) error) error {
 	part := path + ".part"
-	out, err := os.Create(part)
+	out, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
@@ -96,6 +97,15 @@ func writeWhole(path string, write func(io.Writer) error) error {
 		return err
 	}
 	return os.Rename(part, path)
+}
+
+// syncFolder puts names of files on the disk, too: a file that is there has none after a power cut.
+func syncFolder(path string) error {
+	folder, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(folder.Sync(), folder.Close())
 }
 
 // readBack reads a file to its end and says what it holds. Each row goes to each, by its columns.
