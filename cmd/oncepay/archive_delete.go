@@ -10,8 +10,9 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// deleteRows is how many rows one transaction deletes: a tenth of a second.
-const deleteRows = 5000
+// deleteRows is how many rows one transaction deletes: 60 ms at 17,000 a second. The API waits 200 ms
+// for a row.
+const deleteRows = 1000
 
 // By the primary key. A payment that was refunded since it was copied has another version, and stays.
 // A refund that waits for the row finds it gone, and the client gets 404.
