@@ -27,8 +27,8 @@ type archived struct {
 	KeptPayments    int64 `json:"kept_payments"` // refunded since they were put into the archive
 }
 
-// closedFor is how long ago a day must be over. Its events have left the outbox, and what was
-// authorized on it has expired.
+// closedFor is how long ago a day must be over. What was authorized on it has expired, and its events
+// have left the outbox, but for those of late refunds.
 const closedFor = 31 * 24 * time.Hour
 
 func (o operator) archive() *cobra.Command {

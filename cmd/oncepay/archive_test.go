@@ -141,6 +141,25 @@ func TestAMonthLeavesAndTheBooksStayRight(t *testing.T) {
 	}
 }
 
+// The events of a late refund are in the outbox for a month, and its payment has left meanwhile.
+func TestAPaymentIsArchivedSoonAfterItsRefund(t *testing.T) {
+	t.Parallel()
+	s, first, _, oldest := years(t)
+	must(t, s.env, "refund", oldest.String(), "--amount", "1", "--key", "refund-3")
+	s.consume(t)
+	s.exec(t, `DELETE FROM outbox_events WHERE aggregate_type = 'payments' AND aggregate_version < 3`)
+	s.wantBooks(t, "before")
+
+	must(t, s.owner, "archive", first, "--to", t.TempDir(), "--delete")
+	if n := s.count(t, `SELECT count(*) FROM payments WHERE id = $1`, oldest); n != 0 {
+		t.Error("it has not left")
+	}
+	if n := s.count(t, `SELECT count(*) FROM outbox_events WHERE aggregate_id = $1::uuid::text`, oldest); n == 0 {
+		t.Error("its event is not there")
+	}
+	s.wantBooks(t, "after")
+}
+
 func TestArchivingGoesOnWhereItWasKilled(t *testing.T) {
 	t.Parallel()
 	s, first, _, oldest := years(t)

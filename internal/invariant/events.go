@@ -9,7 +9,8 @@ SELECT (SELECT count(*) FROM payments WHERE processed_at >= (SELECT outbox_since
 
 // Both directions are checked. Every version of a payment has its event, the last one in agreement
 // with the payment's status, every refund has one that names it, and a second one if it was with
-// the PSP and has ended, and every account has its first one. No event tells of a missing payment, refund or account.
+// the PSP and has ended, and every account has its first one. No event tells of a missing payment, refund or account:
+// but an old payment that was refunded lately may have left for the archive before its last events were dropped.
 const eventsMissing = `
 SELECT format('payment %s version %s', p.id, v)
 FROM payments p CROSS JOIN LATERAL generate_series(1, p.version) v
@@ -36,6 +37,7 @@ UNION ALL
 SELECT format('event %s', o.event_id)
 FROM outbox_events o
 WHERE o.aggregate_type = 'payments' AND o.event_type LIKE 'refund.%'
+  AND o.aggregate_id COLLATE "C" >= (SELECT first_id(books_begin())::text)
   AND NOT EXISTS (SELECT FROM refunds r WHERE r.payment_id::text = o.aggregate_id
                     AND (r.payment_version = o.aggregate_version OR o.event_type = 'refund.' || r.status AND r.settled_at IS NOT NULL
                       AND o.aggregate_version > r.payment_version AND position(convert_to(r.id::text, 'UTF8') IN o.payload) > 0))
@@ -48,7 +50,8 @@ WHERE a.created_at >= (SELECT outbox_since FROM bounds)
 UNION ALL
 SELECT format('event %s', o.event_id)
 FROM outbox_events o
-WHERE o.aggregate_type = 'payments' AND NOT EXISTS (SELECT FROM payments p WHERE p.id::text = o.aggregate_id)
+WHERE o.aggregate_type = 'payments' AND o.aggregate_id COLLATE "C" >= (SELECT first_id(books_begin())::text)
+  AND NOT EXISTS (SELECT FROM payments p WHERE p.id::text = o.aggregate_id)
 UNION ALL
 SELECT format('event %s', o.event_id)
 FROM outbox_events o
