@@ -91,6 +91,7 @@ func TestTenantThatLeavesComesToRest(t *testing.T) {
 	if n, err := b.ExpireBatch(t.Context(), 10); n != 0 || err != nil {
 		t.Errorf("%d holds were released, %v", n, err)
 	}
+	b.wantOverdue(t, 0) // a worker is not in alarm for good about what it must not release
 	o := b.claimed(t, 1)[0]
 	b.record(t, payments.Applied, payments.Result{
 		OperationID: o.ID, State: payments.Succeeded, AmountMinor: 5, Currency: "USD", Reference: "ch_1",
@@ -100,8 +101,21 @@ func TestTenantThatLeavesComesToRest(t *testing.T) {
 	}
 
 	stays()
+	b.wantOverdue(t, 1)
 	if n, err := b.ExpireBatch(t.Context(), 10); n != 1 || err != nil {
 		t.Errorf("%d holds were released, %v", n, err)
+	}
+}
+
+func (b *bank) wantOverdue(t *testing.T, want int64) {
+	t.Helper()
+	age, err := payments.OldestOverdue(t.Context(), b.owner)
+	if err != nil || (age > 0) != (want > 0) {
+		t.Errorf("the oldest is overdue for %s, %v; want %d", age, err, want)
+	}
+	n, first, err := payments.CountOverdue(t.Context(), b.owner)
+	if err != nil || n != want || first.IsZero() != (want == 0) {
+		t.Errorf("%d are overdue since %s, %v; want %d", n, first, err, want)
 	}
 }
 

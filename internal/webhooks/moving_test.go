@@ -2,8 +2,11 @@ package webhooks_test
 
 import (
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/oncepay/oncepay/internal/webhooks"
 )
 
 // What is pending of a tenant that leaves for another cluster is sent there, not here as well.
@@ -27,7 +30,26 @@ func TestNothingIsSentForATenantThatLeaves(t *testing.T) {
 		t.Errorf("%d calls", n)
 	}
 
+	// Nor is a worker in alarm for good about what it must not send.
+	waits := func() (time.Duration, bool) {
+		oldest, _, err := webhooks.Backlog(t.Context(), b.worker)
+		if err != nil {
+			t.Fatal(err)
+		}
+		since, _, err := webhooks.Due(t.Context(), b.worker)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return oldest, !since.IsZero()
+	}
+	if oldest, due := waits(); oldest != 0 || due {
+		t.Errorf("a webhook has waited for %s; one is due: %t", oldest, due)
+	}
+
 	b.exec(t, `DELETE FROM tenant_moves`)
+	if oldest, due := waits(); oldest == 0 || !due {
+		t.Errorf("it stays, and a webhook has waited for %s; one is due: %t", oldest, due)
+	}
 	b.sending(t)
 	here.has(t, 1)
 }

@@ -80,15 +80,17 @@ func Clear(ctx context.Context, db *pgxpool.Pool) (n int, err error) {
 	return int(old.RowsAffected() + orphans.RowsAffected()), nil
 }
 
-// What is due and waits for an earlier delivery was put off, so it does not count.
+// What is due and waits for an earlier delivery was put off, so it does not count. Nor does what a
+// tenant that moves has left: it is sent by its next cluster.
 const backlog = `
 SELECT coalesce(extract(epoch FROM now() - min(d.next_try_at)), 0)::float8,
-       (SELECT count(*) FROM webhook_endpoints WHERE state = 'disabled')
+       (SELECT count(*) FROM webhook_endpoints WHERE state = 'disabled'
+          AND tenant_id <> ALL(ARRAY(SELECT tenant_id FROM tenant_moves)))
 FROM webhook_endpoints e CROSS JOIN LATERAL (
   SELECT d.next_try_at FROM webhook_deliveries d
   WHERE d.endpoint_id = e.id AND d.state = 'pending' AND d.next_try_at <= now()
   ORDER BY d.next_try_at LIMIT 1) d
-WHERE e.state = 'enabled'`
+WHERE e.state = 'enabled' AND e.tenant_id <> ALL(ARRAY(SELECT tenant_id FROM tenant_moves))`
 
 // Backlog returns for how long the oldest delivery that is due has been waiting to be claimed, and how
 // many endpoints are disabled.
@@ -107,7 +109,7 @@ SELECT (SELECT min(d.next_try_at)
           SELECT d.next_try_at FROM webhook_deliveries d
           WHERE d.endpoint_id = e.id AND d.state = 'pending' AND d.next_try_at <= now()
           ORDER BY d.next_try_at LIMIT 1) d
-        WHERE e.state = 'enabled'),
+        WHERE e.state = 'enabled' AND e.tenant_id <> ALL(ARRAY(SELECT tenant_id FROM tenant_moves))),
        (SELECT max(first_tried_at) FROM (
           SELECT first_tried_at FROM webhook_deliveries ORDER BY id DESC LIMIT 100) newest)`
 
