@@ -78,7 +78,7 @@ func FindTenant(ctx context.Context, tx pgx.Tx, name string) (uuid.UUID, error) 
 const insertClient = `INSERT INTO clients (id, tenant_id, name) VALUES ($1, $2, $3)`
 
 // CreateClient creates a client of a tenant. Its name has 1 to 100 characters; ErrExists if the
-// tenant has a client of that name.
+// tenant has a client of that name, ErrMoving if it moves.
 func CreateClient(
 	ctx context.Context, tx pgx.Tx, tenantID uuid.UUID, name string,
 ) (uuid.UUID, error) {
@@ -87,6 +87,9 @@ func CreateClient(
 		return uuid.Nil, fmt.Errorf("make client id: %w", err)
 	}
 
+	if err := stays(ctx, tx, tenantMoves, tenantID); err != nil {
+		return uuid.Nil, fmt.Errorf("create client %q: %w", name, err)
+	}
 	if _, err := tx.Exec(ctx, insertClient, id, tenantID, name); err != nil {
 		err = taken(err, "clients_tenant_id_name_key")
 		return uuid.Nil, fmt.Errorf("create client %q: %w", name, err)
@@ -129,7 +132,7 @@ const insertCredential = `
 INSERT INTO credentials (id, client_id, secret_hash, scopes) VALUES ($1, $2, $3, $4)`
 
 // Create creates a credential of a client. The returned token is the only copy of its secret:
-// reveal it to its owner once tx has committed.
+// reveal it to its owner once tx has committed. ErrMoving if the tenant moves.
 func Create(ctx context.Context, tx pgx.Tx, clientID uuid.UUID, scopes []string) (Token, error) {
 	if err := CheckScopes(scopes); err != nil {
 		return Token{}, fmt.Errorf("create credential: %w", err)
@@ -137,6 +140,10 @@ func Create(ctx context.Context, tx pgx.Tx, clientID uuid.UUID, scopes []string)
 	scopes = append([]string{}, scopes...) // an empty array, not NULL
 	slices.Sort(scopes)
 	scopes = slices.Compact(scopes)
+
+	if err := stays(ctx, tx, clientMoves, clientID); err != nil {
+		return Token{}, fmt.Errorf("create credential: %w", err)
+	}
 
 	// The secret itself stays here.
 	token := newToken()
@@ -150,8 +157,12 @@ func Create(ctx context.Context, tx pgx.Tx, clientID uuid.UUID, scopes []string)
 const revoke = `UPDATE credentials SET revoked_at = coalesce(revoked_at, now()) WHERE id = $1`
 
 // Revoke ends a credential for good. Revoking it again changes nothing; ErrNotFound if it never
-// existed.
+// existed, ErrMoving if its tenant moves: it would stay valid in the other cluster.
 func Revoke(ctx context.Context, tx pgx.Tx, id string) error {
+	if err := stays(ctx, tx, credentialMoves, id); err != nil {
+		return fmt.Errorf("revoke credential: %w", err)
+	}
+
 	tag, err := tx.Exec(ctx, revoke, id)
 	if err == nil && tag.RowsAffected() == 0 {
 		err = ErrNotFound

@@ -409,3 +409,41 @@ func TestTenantThatLeft(t *testing.T) {
 		}
 	}
 }
+
+// A change at the source would be lost: a revoked credential would stay valid at the target.
+func TestNothingChangesOfATenantThatMoves(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	token := b.create(t)
+	var client uuid.UUID
+	if err := b.owner.QueryRow(t.Context(), `SELECT client_id FROM credentials`).Scan(&client); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, state := range []string{"leaving", "left"} {
+		b.do(t, func(tx pgx.Tx) error {
+			_, err := tx.Exec(t.Context(), `INSERT INTO tenant_moves (tenant_id, state, target) VALUES ($1, $2, '')
+				ON CONFLICT (tenant_id) DO UPDATE SET state = excluded.state`, b.tenant, state)
+			return err
+		})
+		b.do(t, func(tx pgx.Tx) error {
+			if err := credentials.Revoke(t.Context(), tx, token.ID()); !errors.Is(err, credentials.ErrMoving) {
+				t.Errorf("%s, revoke: %v", state, err)
+			}
+			if _, err := credentials.Create(t.Context(), tx, client, nil); !errors.Is(err, credentials.ErrMoving) {
+				t.Errorf("%s, create: %v", state, err)
+			}
+			_, err := credentials.CreateClient(t.Context(), tx, b.tenant, "another")
+			if !errors.Is(err, credentials.ErrMoving) {
+				t.Errorf("%s, create a client: %v", state, err)
+			}
+			return nil
+		})
+	}
+
+	b.do(t, func(tx pgx.Tx) error {
+		_, err := tx.Exec(t.Context(), `DELETE FROM tenant_moves`)
+		return err
+	})
+	b.revoke(t, token.ID())
+}
