@@ -21,4 +21,14 @@ COMMENT ON COLUMN tenant_moves.attempt IS
 GRANT SELECT ON tenant_moves TO api_write, worker;
 
 -- +goose Down
+-- The tenants that left would be served here again, in two clusters.
+-- +goose StatementBegin
+DO $$
+BEGIN
+    IF EXISTS (SELECT FROM tenant_moves) THEN
+        RAISE EXCEPTION 'tenants are moving, or have moved: version 13 would serve them here again'
+            USING ERRCODE = '55000';
+    END IF;
+END $$;
+-- +goose StatementEnd
 DROP TABLE tenant_moves;

@@ -270,3 +270,15 @@ func TestRolesMayNotChangeOperations(t *testing.T) {
 		}
 	}
 }
+
+// A tenant that left would be served in two clusters.
+func TestDownForgetsNoTenantThatLeft(t *testing.T) {
+	t.Parallel()
+	db := testenv.Database(t)
+	owner := db.Pool(t, "")
+	exec(t, owner, `INSERT INTO tenants (id, name) VALUES (gen_random_uuid(), 'left')`)
+	exec(t, owner, `INSERT INTO tenant_moves (tenant_id, state, target) SELECT id, 'left', '' FROM tenants`)
+	if err := tryDown(t, db.URL, 13); code(err) != "55000" {
+		t.Errorf("%v", err)
+	}
+}
