@@ -125,46 +125,19 @@ FROM (` + t.rows(columns, tenant) + `) r`
 	return s, nil
 }
 
-// No day is archived meanwhile: `oncepay archive` takes the same lock.
-const archivedTo = `
-SELECT pg_try_advisory_xact_lock(hashtext('oncepay archive')) AND NOT EXISTS (SELECT FROM archived_days WHERE deleted_at IS NULL),
-  coalesce((SELECT max(day)::text FROM archived_days), 'none')`
-
-// sameArchive refuses a move between databases whose books begin on different days: what the one has
-// archived, the other would miss, or keep for good.
-func sameArchive(ctx context.Context, source, target pgx.Tx) error {
-	var last [2]string
-	for i, tx := range []pgx.Tx{source, target} {
-		var rests bool
-		if err := tx.QueryRow(ctx, archivedTo).Scan(&rests, &last[i]); err != nil {
-			return fmt.Errorf("look at what is archived: %w", err)
-		}
-		if !rests {
-			return fmt.Errorf("%w: days are being archived: let `oncepay archive` finish", ErrRefused)
-		}
-	}
-
-	if last[0] != last[1] {
-		return fmt.Errorf("%w: the last archived day is %s at the source and %s at the target: "+
-			"archive both up to the same day", ErrRefused, last[0], last[1])
-	}
-	return nil
-}
-
-// The entries that are there lead to the balance, without a gap. Those of closed months may be
-// elsewhere.
+// The entries lead from the opening, which archived ones left, to the balance, without a gap.
 const balancesAstray = `
 SELECT count(*)
-FROM accounts a
+FROM (
+  SELECT a.*, coalesce(o.entry_no, 0) AS opened, coalesce(o.balance_minor, 0) AS opening
+  FROM accounts a LEFT JOIN ledger_openings o ON o.account_id = a.id
+  WHERE a.tenant_id = $1) a
 CROSS JOIN LATERAL (
-  SELECT sum(amount_minor) AS moved, count(*) AS n, min(entry_no) AS first, max(entry_no) AS last
-  FROM ledger_entries WHERE account_id = a.id) e
-CROSS JOIN LATERAL (
-  SELECT balance_after_minor - amount_minor AS before FROM ledger_entries
-  WHERE account_id = a.id ORDER BY entry_no LIMIT 1) f
-WHERE a.tenant_id = $1
-  AND (a.balance_minor <> f.before + e.moved OR a.entry_count <> e.last OR e.n <> e.last - e.first + 1
-       OR e.first = 1 AND f.before <> 0)`
+  SELECT count(*) AS n, coalesce(max(entry_no), a.opened) AS last, coalesce(sum(amount_minor), 0) AS moved,
+      coalesce(max(balance_after_minor) FILTER (WHERE entry_no = a.entry_count), a.opening) AS balance
+  FROM ledger_entries WHERE account_id = a.id AND entry_no > a.opened) e
+WHERE (a.balance_minor = a.opening + e.moved AND a.balance_minor = e.balance
+    AND a.entry_count = a.opened + e.n AND a.entry_count = e.last) IS NOT TRUE`
 
 func checkBalances(ctx context.Context, target pgx.Tx, tenant uuid.UUID) error {
 	var n int64

@@ -122,6 +122,9 @@ func (r *Result) begin(ctx context.Context, source, target *pgxpool.Pool) (finis
 	case arrived:
 		return false, fmt.Errorf("%w: the target has the tenant already", ErrRefused)
 	}
+	if err := canShareArchive(ctx, source, target); err != nil {
+		return false, err
+	}
 
 	err = source.QueryRow(ctx, noteLeaving, r.Tenant, r.Target).Scan(&r.attempt)
 	switch {
@@ -191,28 +194,11 @@ func (r *Result) copy(ctx context.Context, source, target *pgxpool.Pool) error {
 		return err
 	}
 
-	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 	return pgx.BeginFunc(ctx, target, func(to pgx.Tx) error {
 		if _, err := to.Exec(ctx, writeAlike); err != nil {
 			return fmt.Errorf("set up target: %w", err)
 		}
-		err := pgx.BeginTxFunc(ctx, source, snapshot, func(from pgx.Tx) error {
-			if _, err := from.Exec(ctx, writeAlike); err != nil {
-				return fmt.Errorf("set up source: %w", err)
-			}
-			if err := sameArchive(ctx, from, to); err != nil {
-				return err
-			}
-			for _, t := range moved {
-				n, err := copyTable(ctx, from, to, t, r.Tenant)
-				if err != nil {
-					return err
-				}
-				r.Rows[t.name] = n
-			}
-			return checkBalances(ctx, to, r.Tenant)
-		})
-		if err != nil {
+		if err := r.copyFrom(ctx, source, to); err != nil {
 			return err
 		}
 
@@ -226,6 +212,45 @@ func (r *Result) copy(ctx context.Context, source, target *pgxpool.Pool) error {
 		}
 		// Crash point: it has left, and the target has nothing. The next Move copies again.
 		return nil // commits
+	})
+}
+
+// The session's, so that the snapshot begins when the archive is locked.
+const keepArchive = `SELECT pg_try_advisory_lock(hashtext('oncepay archive'))`
+
+func (r *Result) copyFrom(ctx context.Context, source *pgxpool.Pool, to pgx.Tx) error {
+	conn, err := source.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("connect to source: %w", err)
+	}
+	defer func() { _ = conn.Hijack().Close(context.WithoutCancel(ctx)) }() // unlocks
+
+	if _, err := conn.Exec(ctx, keepArchive); err != nil {
+		return fmt.Errorf("lock the archive: %w", err)
+	}
+	adopt, err := sameArchive(ctx, conn, to) // and looks whether it is locked
+	if err != nil {
+		return err
+	}
+
+	snapshot := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
+	return pgx.BeginTxFunc(ctx, conn, snapshot, func(from pgx.Tx) error {
+		if _, err := from.Exec(ctx, writeAlike); err != nil {
+			return fmt.Errorf("set up source: %w", err)
+		}
+		if adopt {
+			if err := adoptArchive(ctx, from, to); err != nil {
+				return err
+			}
+		}
+		for _, t := range moved {
+			n, err := copyTable(ctx, from, to, t, r.Tenant)
+			if err != nil {
+				return err
+			}
+			r.Rows[t.name] = n
+		}
+		return checkBalances(ctx, to, r.Tenant)
 	})
 }
 

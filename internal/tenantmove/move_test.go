@@ -244,10 +244,10 @@ func TestMoveNoticesWhatDiffers(t *testing.T) {
 		"another schema":      {target: `ALTER TABLE refunds ADD COLUMN more text`, want: "refunds has other columns"},
 		"a balance":           {source: `UPDATE accounts SET balance_minor = 11 WHERE kind = 'customer'`, want: "1 accounts have another balance"},
 		"a number of entries": {source: `UPDATE accounts SET entry_count = 5 WHERE kind = 'customer'`, want: "1 accounts have another balance"},
-		"an archive at the source": {source: `INSERT INTO archived_days VALUES ('2026-01-31', 0, 0, sha256(''), now(), now())`,
-			want: "the last archived day is 2026-01-31 at the source and none at the target"},
-		"an archive that goes on": {target: `INSERT INTO archived_days VALUES ('2026-01-31', 0, 0, sha256(''), now(), NULL)`,
-			want: "days are being archived"},
+		"an opening without entries": {source: `UPDATE ledger_openings SET entry_no = 4; DELETE FROM ledger_entries`,
+			want: "1 accounts have another balance"},
+		"a gap before the entries": {source: `UPDATE ledger_openings SET entry_no = 1, balance_minor = 0`,
+			want: "1 accounts have another balance"},
 		"a name that is taken": {target: `INSERT INTO tenants (id, name) VALUES (gen_random_uuid(), 'acme')`, want: "tenants_name_key"},
 	} {
 		t.Run(name, func(t *testing.T) {
