@@ -12,7 +12,7 @@ import (
 )
 
 var ofAdopt = []string{
-	"lookAtCursor", "checkCounters", "adoptCursor", "lookAtCopy", "newestSent", "adoptMoved", "adoptLetters",
+	"lookAtCursor", "checkCounters", "adoptCursor", "lookAtCopy", "sentAtSource", "sentHere", "adoptMoved", "adoptLetters",
 }
 
 // sources are the files whose statements the programs send for a request, and for its event.
