@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -31,6 +32,20 @@ func resenders(t *testing.T, exactlyOnce bool) (kafka.Producer, relay.Publisher,
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Close)
+
+	// A broker may not know for a moment what it has just made.
+	admin, err := kadm.NewOptClient(kgo.SeedBrokers(k.Brokers...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer admin.Close()
+	testenv.Eventually(t, soon, func() error {
+		listed, err := admin.ListTopics(t.Context(), k.TopicPrefix+"things")
+		if err != nil {
+			return err
+		}
+		return listed.Error()
+	})
 	return k, p, r
 }
 
