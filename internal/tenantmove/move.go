@@ -86,7 +86,11 @@ func lock(ctx context.Context, source *pgxpool.Pool, tenant uuid.UUID) (unlock f
 const identity = `
 SELECT system_identifier || '/' || current_database() FROM pg_control_system()`
 
+// A program that is older than tenant_moves would serve the tenant again, so it starts no more.
 const noteLeaving = `
+WITH serves AS (
+  UPDATE schema_files SET oldest_program = version
+  WHERE name = '00014_tenant_moves.sql' AND oldest_program < version)
 INSERT INTO tenant_moves AS m (tenant_id, target) VALUES ($1, $2)
 ON CONFLICT (tenant_id) DO UPDATE SET target = excluded.target, attempt = excluded.attempt
 WHERE m.state = 'leaving' OR m.target = excluded.target

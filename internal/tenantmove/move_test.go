@@ -123,6 +123,10 @@ func TestMoveTakesAllOfOneTenantAndNothingElse(t *testing.T) {
 		t.Errorf("the source says %s", got)
 	}
 
+	if oldest := source.lines(`SELECT max(oldest_program)::text FROM schema_files`); oldest != "14" {
+		t.Errorf("programs from %s on may start where the tenant was", oldest)
+	}
+
 	again, err := tenantmove.Move(t.Context(), source.Pool, target.Pool, tenant, patience)
 	if err != nil || len(again.Rows) != 0 {
 		t.Errorf("again: %+v, %v", again, err)
