@@ -20,11 +20,15 @@ SELECT EXISTS (SELECT FROM archived_days WHERE day >= $1),
        set_config('timezone', 'UTC', true), set_config('datestyle', 'ISO', true),
        set_config('intervalstyle', 'postgres', true), set_config('bytea_output', 'hex', true)`
 
+// isOpen is a payment that has not ended. Those of a tenant that has left end in its next cluster.
+// Here they stay for good, and keep no day from being archived.
+const isOpen = `(status IN ('authorized', 'processing') OR refunding_minor > 0)`
+
 // {from} and {until} are replaced, because COPY takes no arguments. By payments_processed_at.
 const readOpen = `
 SELECT id FROM payments
-WHERE processed_at >= {from} AND processed_at < {until}
-  AND (status IN ('authorized', 'processing') OR refunding_minor > 0)
+WHERE processed_at >= {from} AND processed_at < {until} AND ` + isOpen + `
+  AND tenant_id <> ALL(ARRAY(SELECT tenant_id FROM tenant_moves WHERE state = 'left'))
 LIMIT 1`
 
 // The last entry of each account that leaves: those of the day, as far as no later one is numbered

@@ -33,7 +33,7 @@ const (
 // refunds_payment: a range of ids is a range of time. In the order of the table, so that deleting goes
 // through it once.
 var files = []struct{ name, query, sum string }{
-	{paymentsFile, `SELECT * FROM payments WHERE processed_at >= {from} AND processed_at < {until}`, "amount_minor"},
+	{paymentsFile, `SELECT * FROM payments WHERE processed_at >= {from} AND processed_at < {until} AND NOT ` + isOpen, "amount_minor"},
 	{refundsFile, `SELECT * FROM refunds WHERE payment_id >= first_id({from}) AND payment_id < first_id({until})`, "amount_minor"},
 	{commandsFile, `SELECT * FROM payment_commands WHERE payment_id >= first_id({from}) AND payment_id < first_id({until})`, "0"},
 	{entriesFile, selectLeaving, "amount_minor"},

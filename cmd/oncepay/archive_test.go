@@ -273,6 +273,9 @@ func TestNoDayIsArchivedThatIsNotOver(t *testing.T) {
 	}
 	damage(`UPDATE payments SET status = 'authorized', authorization_expires_at = now() WHERE idempotency_key = 'order-1'`)
 	refused(first, "has not ended")
+	s.exec(t, `INSERT INTO tenant_moves (tenant_id, target) SELECT id, 'elsewhere' FROM tenants`)
+	refused(first, "has not ended") // it may stay
+	s.exec(t, `DELETE FROM tenant_moves`)
 	damage(`UPDATE payments SET status = 'completed', authorization_expires_at = NULL WHERE idempotency_key = 'order-1'`)
 
 	damage(`UPDATE ledger_entries SET amount_minor = amount_minor + 1 WHERE entry_no = 1 AND amount_minor > 0`)
@@ -282,6 +285,24 @@ func TestNoDayIsArchivedThatIsNotOver(t *testing.T) {
 	refused(first, "do not add up")
 	damage(`UPDATE ledger_entries SET entry_no = 1 WHERE entry_no = 1000`)
 	must(t, s.owner, "archive", first, "--to", dir, "--delete")
+}
+
+// What a tenant that has left still held ends in its next cluster. Here it stays, and blocks no day.
+func TestAHoldOfATenantThatLeftBlocksNoDay(t *testing.T) {
+	t.Parallel()
+	s, first, _, _ := years(t)
+	s.exec(t, `INSERT INTO tenant_moves (tenant_id, state, target) SELECT id, 'left', 'elsewhere' FROM tenants`)
+	s.exec(t, `ALTER TABLE ledger_entries DISABLE TRIGGER USER`)
+	s.exec(t, `UPDATE payments SET status = 'authorized', authorization_expires_at = now() WHERE idempotency_key = 'order-1'`)
+	s.exec(t, `ALTER TABLE ledger_entries ENABLE TRIGGER USER`)
+	before := s.count(t, `SELECT count(*) FROM payments`)
+
+	var done archived
+	mustJSON(t, &done, s.owner, "archive", first, "--to", t.TempDir(), "--delete")
+	held := s.count(t, `SELECT count(*) FROM payments WHERE idempotency_key = 'order-1'`)
+	if left := s.count(t, `SELECT count(*) FROM payments`); held != 1 || done.DeletedPayments == 0 || left != before-int(done.DeletedPayments) {
+		t.Errorf("%+v, %d of %d payments are left, held: %d", done, left, before, held)
+	}
 }
 
 // An entry of the old day that is numbered behind one of the new day waits for the next run.
