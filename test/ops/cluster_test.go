@@ -142,7 +142,7 @@ func (c *cluster) tool(name string) string {
 	dir, installed := strings.CutPrefix(c.server.Origin(), "installed at ")
 	path := filepath.Join(dir, name)
 	if _, err := os.Stat(path); !installed || err != nil {
-		testenv.Missing(c.t, "NO "+strings.ToUpper(name)+": no upgrade of Postgres is tested (install postgresql)")
+		testenv.Missing(c.t, "NO "+strings.ToUpper(name)+": no upgrade or backup of Postgres is tested (install postgresql)")
 	}
 	return path
 }

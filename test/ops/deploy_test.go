@@ -1,5 +1,5 @@
 // Package ops tests what operators do, with the real programs: deploys under load, the schema first,
-// the programs first, and a release that is taken back; and Postgres upgraded, or moved to another
+// the programs first, and a release that is taken back; Postgres restored, upgraded, or moved to another
 // cluster. The next release is this checkout with one more migration.
 package ops
 

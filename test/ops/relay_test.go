@@ -114,21 +114,28 @@ func (r *relay) kept() (batches int64) {
 // complete compares the topics with the outbox: each event once.
 func (r *relay) complete() {
 	r.t.Helper()
-	var got []string
+	if diff := cmp.Diff(query[[]string](r.cluster, sortedEvents), r.published()); diff != "" {
+		r.t.Errorf("on the topics (-outbox +topics):\n%s", diff)
+	}
+}
+
+const sortedEvents = `
+SELECT array_agg(event_id::text ORDER BY event_id::text COLLATE "C") FROM outbox_events`
+
+// published returns the ids of the events on the topics, sorted.
+func (r *relay) published() (ids []string) {
+	r.t.Helper()
 	for _, topic := range []string{"payments", "accounts"} {
 		for _, record := range r.records(topic) {
 			for _, h := range record.Headers {
 				if h.Key == "ce_id" {
-					got = append(got, string(h.Value))
+					ids = append(ids, string(h.Value))
 				}
 			}
 		}
 	}
-	slices.Sort(got)
-	want := query[[]string](r.cluster, `SELECT array_agg(event_id::text ORDER BY event_id::text COLLATE "C") FROM outbox_events`)
-	if diff := cmp.Diff(want, got); diff != "" {
-		r.t.Errorf("on the topics (-outbox +topics):\n%s", diff)
-	}
+	slices.Sort(ids)
+	return ids
 }
 
 // refuses starts the relay, which must end with one line that has the words.

@@ -47,6 +47,7 @@ const (
 	inBase   = "test/structure/commands_test.go:TestDocumentedSQL"
 	life     = "test/e2e/life_test.go:TestDocumentedLife"
 	copies   = "cmd/relay/copies_test.go:TestDocumentedCommandsRaiseTheCopies"
+	backup   = "test/ops/backup_test.go:TestBackup"
 )
 
 // figures begin the blocks that are no commands.
@@ -57,6 +58,7 @@ var (
 	isCommand = regexp.MustCompile(`^(make|go|git|docker|psql|curl|cp|sed|kafka-[a-z-]+\.sh) `)
 	isSQL     = regexp.MustCompile(`^(SELECT|WITH|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|GRANT|DO|ROLLBACK) [^…]`)
 	isLife    = regexp.MustCompile(`^api=\S+/api/v1\n`)
+	isBackup  = regexp.MustCompile(`^(pg_basebackup|pg_verifybackup|archive_[a-z]+|restore_command|recovery_target_[a-z]+) `)
 	isOurs    = regexp.MustCompile(`^(oncepay|relay|consumer|worker|migrate) [a-z]`)
 	remark    = regexp.MustCompile(`(^|\s+)# .*$`)
 	number    = regexp.MustCompile(`[0-9]+`)
@@ -116,6 +118,8 @@ func hasRunner(t *testing.T, command string) bool {
 		test = inBase
 	case isLife.MatchString(command):
 		test = life
+	case isBackup.MatchString(command):
+		test = backup
 	case isOurs.MatchString(command):
 		test = programs
 	case kafka:
