@@ -63,11 +63,15 @@ func hour(ctx context.Context, o options, stdout io.Writer) (err error) {
 	if err := b.open(ctx); err != nil {
 		return err
 	}
-	if err := b.measure(ctx); err != nil {
-		return err
+	// An hour that went wrong is looked at all the same.
+	err = b.measure(ctx)
+	if err != nil && len(b.looks) > 1 {
+		b.Say("the figures prove nothing: %v", err)
 	}
-
-	return b.report()
+	if len(b.looks) > 1 {
+		err = errors.Join(err, b.report())
+	}
+	return err
 }
 
 // open makes the past.
@@ -104,6 +108,12 @@ func (b *hourBench) measure(ctx context.Context) (err error) {
 	}
 	defer b.topic.remove(context.WithoutCancel(ctx))
 
+	const fundings = `SELECT count(*) FROM outbox_events WHERE aggregate_type = 'payments'`
+	funded, err := rig.Query[int](ctx, b.owner(template), fundings)
+	if err != nil {
+		return err
+	}
+
 	b.Say("counting the books; this takes minutes")
 	return b.session(ctx, scenario{group: true}, template, func(s *session) error {
 		relay, err := process.Start(ctx, b.dir, "relay", "KAFKA_BROKERS="+b.broker.Address,
@@ -119,7 +129,9 @@ func (b *hourBench) measure(ctx context.Context) (err error) {
 			return err
 		}
 
-		// Nothing was killed, so nothing was sent twice: the topic is as long as there are payments.
+		// Nothing was killed, so nothing was sent twice: the topic is as long as there are payments,
+		// with those that funded the first accounts.
+		paid += funded
 		if _, err := b.topic.await(ctx, paid); err != nil {
 			return err
 		}
@@ -148,14 +160,10 @@ func (b *hourBench) pay(ctx context.Context, s *session, relay *process.Process)
 	w := &watch{hourBench: b, api: s.api, relay: relay}
 	t, err := l.run(ctx, func(func()) { lookErr = w.run(ctx) })
 	s.count(wrote, len(t.keys))
-	if err := errors.Join(err, lookErr, t.err()); err != nil {
-		return 0, err
-	}
-
-	for i := range t.minutes {
+	for i := range min(len(t.minutes), len(b.looks)) {
 		b.looks[i].latencies = t.minutes[i]
 	}
-	return len(t.keys), nil
+	return len(t.keys), errors.Join(err, lookErr, t.err())
 }
 
 // report prints what a minute and what the whole cost, draws the plot, and ends with the JSON.

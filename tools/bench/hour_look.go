@@ -61,6 +61,17 @@ SELECT regexp_replace(query, '^autovacuum: VACUUM (ANALYZE )?(public\.)?(\S+) .*
 WHERE backend_type = 'autovacuum worker' AND query LIKE '%to prevent wraparound%'`
 )
 
+// bringWraparoundNear takes as many transaction ids as make autovacuum freeze all tables, if that are
+// few: -postgres autovacuum_freeze_max_age=500000.
+const bringWraparoundNear = `
+DO $$ BEGIN
+  FOR i IN 1..current_setting('autovacuum_freeze_max_age')::int LOOP
+    EXIT WHEN current_setting('autovacuum_freeze_max_age')::int > 1000000;
+    PERFORM pg_current_xact_id();
+    COMMIT;
+  END LOOP;
+END $$`
+
 // watch looks every minute, and every second at what autovacuum does.
 type watch struct {
 	*hourBench
@@ -88,6 +99,12 @@ func (w *watch) run(ctx context.Context) (err error) {
 			return fmt.Errorf("look at the server: %w", err)
 		}
 		w.sayMinute()
+
+		if minute == w.minutes/2 {
+			if err := rig.Execute(ctx, w.owner(template), `SET synchronous_commit = off`, bringWraparoundNear); err != nil {
+				return fmt.Errorf("bring wraparound near: %w", err)
+			}
+		}
 	}
 	return nil
 }
