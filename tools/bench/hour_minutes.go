@@ -31,9 +31,10 @@ func minutesOf(looks []look) (all []minute) {
 	for i, from := range looks[:len(looks)-1] {
 		to := looks[i+1]
 		seconds := to.at.Sub(from.at).Seconds()
-		payments := float64(from.latencies.TotalCount())
+		answered := float64(from.latencies.TotalCount())
+		payments := math.Max(1, answered) // a minute in which nothing was answered has figures, too
 		all = append(all, minute{
-			PerS: payments / seconds,
+			PerS: answered / seconds,
 			P50:  from.latencies.Millis(50), P99: from.latencies.Millis(99), Max: from.latencies.Millis(100),
 			WAL: (to.wal - from.wal) / payments, Images: (to.images - from.images) / payments,
 			API: 1e6 * (to.api - from.api) / payments, Relay: 1e6 * (to.relay - from.relay) / payments,

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"math"
+	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -37,28 +39,27 @@ func plot(minutes []minute) []byte {
 		plotLeft+plotWidth+20, height)
 	fmt.Fprintf(&b, `<title id="t">Latency and write-ahead log of a payment, by minute</title>`+"\n%s\n", plotStyle)
 
-	panel(&b, plotTop, "latency, ms", minutes,
+	panel(&b, plotTop, "latency, ms", decades, minutes,
 		line{"p99", "one", func(m minute) float64 { return m.P99 }},
 		line{"p50", "two", func(m minute) float64 { return m.P50 }})
-	panel(&b, plotTop+plotHeight+plotGap, "write-ahead log of a payment, kB", minutes,
+	panel(&b, plotTop+plotHeight+plotGap, "write-ahead log of a payment, kB", linear, minutes,
 		line{"", "one", func(m minute) float64 { return m.WAL / 1000 }})
 	fmt.Fprintf(&b, `<text class="small middle" x="%d" y="%d">minutes; shaded: vacuum to prevent wraparound</text>`+
 		"\n</svg>\n", plotLeft+plotWidth/2, height-8)
 	return b.Bytes()
 }
 
-// panel draws curves from zero to a round number.
-func panel(b *bytes.Buffer, top int, title string, minutes []minute, lines ...line) {
-	highest := 0.0
+// panel draws curves over the minutes.
+func panel(b *bytes.Buffer, top int, title string, scale func([]float64) axis, minutes []minute, lines ...line) {
+	var values []float64
 	for _, m := range minutes {
 		for _, l := range lines {
-			highest = math.Max(highest, l.of(m))
+			values = append(values, l.of(m))
 		}
 	}
-	step := niceStep(highest / 4)
-	highest = math.Max(step, math.Ceil(highest/step)*step)
+	axis := scale(values)
 	width := float64(plotWidth) / float64(len(minutes))
-	y := func(v float64) float64 { return float64(top) + plotHeight*(1-v/highest) }
+	y := func(v float64) float64 { return float64(top) + plotHeight*(1-axis.at(v)) }
 
 	fmt.Fprintf(b, `<text class="title" x="%d" y="%d">%s</text>`+"\n", plotLeft, top-14, title)
 	for i, m := range minutes {
@@ -67,9 +68,9 @@ func panel(b *bytes.Buffer, top int, title string, minutes []minute, lines ...li
 				plotLeft+float64(i)*width, top, width, plotHeight)
 		}
 	}
-	for v := 0.0; v <= highest*1.0001; v += step {
-		fmt.Fprintf(b, `<path class="grid" d="M%d %.1fh%d"/><text class="small end" x="%d" y="%.1f">%.4g</text>`+"\n",
-			plotLeft, y(v), plotWidth, plotLeft-8, y(v)+4, v)
+	for _, v := range axis.ticks {
+		fmt.Fprintf(b, `<path class="grid" d="M%d %.1fh%d"/><text class="small end" x="%d" y="%.1f">%s</text>`+"\n",
+			plotLeft, y(v), plotWidth, plotLeft-8, y(v)+4, strconv.FormatFloat(math.Round(v*1e4)/1e4, 'f', -1, 64))
 	}
 	for i := 0; i <= len(minutes); i += max(1, len(minutes)/6) {
 		fmt.Fprintf(b, `<text class="small middle" x="%.1f" y="%d">%d</text>`+"\n",
@@ -85,6 +86,38 @@ func panel(b *bytes.Buffer, top int, title string, minutes []minute, lines ...li
 		fmt.Fprintf(b, `<text class="%ss end" x="%d" y="%d">%s</text>`+"\n", l.class,
 			plotLeft+plotWidth-90*i, top-14, l.name)
 	}
+}
+
+// axis says where a value is, from 0 at the bottom to 1 at the top.
+type axis struct {
+	at    func(float64) float64
+	ticks []float64
+}
+
+// linear goes from zero to a round number.
+func linear(values []float64) (a axis) {
+	highest := slices.Max(values)
+	step := niceStep(highest / 4)
+	highest = math.Max(step, math.Ceil(highest/step)*step)
+	for n := range int(math.Round(highest/step)) + 1 {
+		a.ticks = append(a.ticks, float64(n)*step)
+	}
+	a.at = func(v float64) float64 { return v / highest }
+	return a
+}
+
+// decades goes from one power of ten to another: a minute that stands still hides no other.
+func decades(values []float64) (a axis) {
+	const least = 0.01
+	lowest := math.Floor(math.Log10(math.Max(least, slices.Min(values))))
+	highest := math.Max(lowest+1, math.Ceil(math.Log10(math.Max(least, slices.Max(values)))))
+	for n := lowest; n <= highest; n++ {
+		a.ticks = append(a.ticks, math.Pow(10, n))
+	}
+	a.at = func(v float64) float64 {
+		return (math.Log10(math.Max(v, math.Pow(10, lowest))) - lowest) / (highest - lowest)
+	}
+	return a
 }
 
 // niceStep is 1, 2 or 5 times a power of ten, and not below v.

@@ -76,6 +76,17 @@ func TestPlotIsWellFormed(t *testing.T) {
 	}
 }
 
+// A stall must not cost the other minutes their figures.
+func TestMinuteWithoutAnswersIsDrawn(t *testing.T) {
+	t.Parallel()
+	looks := twoMinutes()
+	looks[1].latencies = rig.NewLatencies()
+	drawn := string(plot(minutesOf(looks)))
+	if strings.Contains(drawn, "Inf") || strings.Contains(drawn, "NaN") {
+		t.Error(drawn)
+	}
+}
+
 func TestStepsAreRound(t *testing.T) {
 	t.Parallel()
 	for v, want := range map[float64]float64{0: 1, .3: .5, 1: 1, 1.1: 2, 4: 5, 7: 10, 120: 200} {
