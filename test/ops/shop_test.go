@@ -276,10 +276,11 @@ func (s *shop) serves() {
 	}
 }
 
-// none waits until a query that counts something finds nothing.
+// none waits until a query that counts something finds nothing. By design a rebalance of the
+// consumers may take a minute: inbox's rebalanceTimeout.
 func (s *shop) none(query string, args ...any) {
 	s.t.Helper()
-	testenv.Eventually(s.t, soon, func() error {
+	testenv.Eventually(s.t, soon+time.Minute, func() error {
 		var n int
 		if err := s.owner.QueryRow(s.t.Context(), query, args...).Scan(&n); err != nil {
 			s.t.Fatal(err)
