@@ -96,19 +96,20 @@ func TestRunningLookupTakesNoMoreWaiters(t *testing.T) {
 	b := setup(t)
 	release := b.hold(t)
 	first := make(chan error)
+	before := b.api.Stat().AcquireCount()
 	go func() {
 		_, err := b.verifier.Verify(t.Context(), invented(1))
 		first <- err
 	}()
 	testenv.Eventually(t, 10*time.Second, func() error {
-		if b.api.Stat().AcquiredConns() == 0 {
+		if b.api.Stat().AcquireCount() == before { // it is counted after it shows as acquired
 			return errors.New("it has not begun")
 		}
 		return nil
 	})
 
 	second := make(chan error)
-	before := b.api.Stat().AcquireCount()
+	before++
 	go func() {
 		_, err := b.verifier.Verify(t.Context(), invented(1))
 		second <- err
