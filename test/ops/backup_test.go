@@ -3,6 +3,7 @@ package ops
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -61,6 +62,7 @@ func TestBackup(t *testing.T) {
 		}
 		return nil
 	})
+	shown.archivesAgain(c, last)
 	c.stop()
 
 	// Another server, with the backup's data.
@@ -144,6 +146,28 @@ func (r *runbook) settings(first string) map[string]string {
 		settings[name] = strings.Trim(value, "'")
 	}
 	return settings
+}
+
+// archivesAgain runs the command for a file that is in the archive: it must take the same one, as
+// after a crash, and refuse another.
+func (r *runbook) archivesAgain(c *cluster, file string) {
+	r.t.Helper()
+	archive := func(path string) error {
+		command := r.settings("archive_mode")["archive_command"]
+		command = strings.NewReplacer("%p", path, "%f", file).Replace(command)
+		return exec.CommandContext(r.t.Context(), "/bin/sh", "-c", command).Run()
+	}
+
+	kept, other := filepath.Join(c.dir, "archive", file), filepath.Join(r.t.TempDir(), file)
+	if err := os.WriteFile(other, []byte("of another server"), 0o600); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := archive(kept); err != nil {
+		r.t.Errorf("the same file again: %v", err)
+	}
+	if err := archive(other); err == nil {
+		r.t.Error("another file took its place")
+	}
 }
 
 // command returns the words of the command of this name.
