@@ -63,15 +63,16 @@ func hour(ctx context.Context, o options, stdout io.Writer) (err error) {
 	if err := b.open(ctx); err != nil {
 		return err
 	}
+
 	// An hour that went wrong is looked at all the same.
 	err = b.measure(ctx)
-	if err != nil && len(b.looks) > 1 {
+	if len(b.looks) < 2 {
+		return err
+	}
+	if err != nil {
 		b.Say("the figures prove nothing: %v", err)
 	}
-	if len(b.looks) > 1 {
-		err = errors.Join(err, b.report())
-	}
-	return err
+	return errors.Join(err, b.report())
 }
 
 // open makes the past.

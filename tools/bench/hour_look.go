@@ -61,12 +61,14 @@ SELECT regexp_replace(query, '^autovacuum: VACUUM (ANALYZE )?(public\.)?(\S+) .*
 WHERE backend_type = 'autovacuum worker' AND query LIKE '%to prevent wraparound%'`
 )
 
-// bringWraparoundNear takes as many transaction ids as make autovacuum freeze all tables, if that are
-// few: -postgres autovacuum_freeze_max_age=500000.
+// bringWraparoundNear takes so many transaction ids that autovacuum freezes all tables, if the limit
+// was set low: -postgres autovacuum_freeze_max_age=500000.
 const bringWraparoundNear = `
-DO $$ BEGIN
-  FOR i IN 1..current_setting('autovacuum_freeze_max_age')::int LOOP
-    EXIT WHEN current_setting('autovacuum_freeze_max_age')::int > 1000000;
+DO $$ DECLARE most int := current_setting('autovacuum_freeze_max_age'); BEGIN
+  IF most > 1000000 THEN
+    RETURN;
+  END IF;
+  FOR i IN 1..most LOOP
     PERFORM pg_current_xact_id();
     COMMIT;
   END LOOP;

@@ -80,8 +80,8 @@ END $$;
 DROP TABLE hour_indexes, hour_ends`
 )
 
-// What payments touch at random is in memory, as in a service that runs: autovacuum and the books are
-// not what a start after a restore is like.
+// The indexes that payments change at random are read into memory, where a service that has run for a
+// while has them.
 const warmIndexes = `
 SET enable_seqscan = off;
 SET max_parallel_workers_per_gather = 0;
