@@ -280,7 +280,7 @@ INSERT INTO idempotency_keys
 SELECT tenant_id, client_id, key, key_hash, day + 1, fingerprint, fingerprint_version, request_id, created_at, status, content_type, location, body
 FROM idempotency_keys WHERE status = 201 LIMIT 1`
 
-	// No event is written meanwhile. Those that wait have not passed the relay.
+	// While keepOut's transaction is open no event is written, so unsent comes down to zero.
 	keepOut = `BEGIN; LOCK TABLE outbox_events IN SHARE ROW EXCLUSIVE MODE`
 	unsent  = `
 SELECT count(*) FROM outbox_events e, outbox_cursors c
