@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 )
 
@@ -107,6 +108,47 @@ func TestAnArchivedDayIsNotWrittenAgain(t *testing.T) {
 		}
 	}
 	must(t, s.owner, "archive", first, "--to", dir, "--delete")
+}
+
+// Two clusters, one folder: what the first deleted is only there.
+func TestAnArchiveOfAnotherDatabaseIsNotOverwritten(t *testing.T) {
+	t.Parallel()
+	s, first, _, _ := years(t)
+	other, _, _, _ := years(t)
+	dir := t.TempDir()
+	must(t, s.owner, "archive", first, "--to", dir, "--delete")
+	folder := s.day(t, dir)
+	before := contents(t, folder)
+
+	_, stderr, code := oncepay(t, other.owner, "archive", first, "--to", dir)
+	if code == 0 || !strings.Contains(stderr, "give each a folder of its own") {
+		t.Errorf("exit %d, %s", code, stderr)
+	}
+	if diff := cmp.Diff(before, contents(t, folder)); diff != "" {
+		t.Errorf("(-of the first +now):\n%s", diff)
+	}
+}
+
+// A run was killed before its commit, or the database went back behind it: what it had written stays.
+func TestADayThatTheDatabaseDoesNotKnowIsPutAside(t *testing.T) {
+	t.Parallel()
+	s, first, _, _ := years(t)
+	dir := t.TempDir()
+	must(t, s.owner, "archive", first, "--to", dir)
+	folder := s.day(t, dir)
+	before := contents(t, folder)
+
+	s.exec(t, `DELETE FROM archived_days`)
+	s.exec(t, `DELETE FROM ledger_openings`)
+	must(t, s.owner, "archive", first, "--to", dir, "--delete")
+	aside, err := filepath.Glob(folder + ".before-*")
+	if err != nil || len(aside) != 1 {
+		t.Fatalf("%q, %v", aside, err)
+	}
+	if diff := cmp.Diff(before, contents(t, aside[0])); diff != "" {
+		t.Errorf("(-written first +put aside):\n%s", diff)
+	}
+	s.wantBooks(t, "archived twice")
 }
 
 func contents(t *testing.T, folder string) map[string]string {

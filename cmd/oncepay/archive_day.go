@@ -2,8 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -16,6 +20,7 @@ import (
 // prefers.
 const beginArchive = `
 SELECT EXISTS (SELECT FROM archived_days WHERE day >= $1),
+       (SELECT system_identifier FROM pg_control_system()) || '/' || current_database(),
        set_config('enable_hashjoin', 'on', true), set_config('work_mem', '256MB', true),
        set_config('timezone', 'UTC', true), set_config('datestyle', 'ISO', true),
        set_config('intervalstyle', 'postgres', true), set_config('bytea_output', 'hex', true)`
@@ -76,7 +81,7 @@ const recordDay = `
 INSERT INTO archived_days (day, payments, entries, manifest) VALUES ($1, $2, $3, $4)`
 
 // archiveDay copies a day into files, reads them back, and carries the accounts forward, in one
-// transaction. Crash point: files written, not committed. The day is copied again, over them.
+// transaction. Crash point: files written, not committed. The day is copied again, beside them.
 func archiveDay(
 	ctx context.Context, db *pgx.Conn, dir string, day time.Time,
 ) (m manifest, err error) {
@@ -84,11 +89,15 @@ func archiveDay(
 	at := strings.NewReplacer("{from}", literal(day), "{until}", literal(day.AddDate(0, 0, 1)))
 
 	err = pgx.BeginTxFunc(ctx, db, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(tx pgx.Tx) error {
-		if err := begin(ctx, tx, day, at); err != nil {
+		database, err := begin(ctx, tx, day, at)
+		if err != nil {
+			return err
+		}
+		if err := makeWay(folder, database); err != nil {
 			return err
 		}
 
-		m = manifest{Day: day.Format(time.DateOnly)}
+		m = manifest{Day: day.Format(time.DateOnly), Database: database}
 		for _, f := range files {
 			query := at.Replace(f.query)
 			copied, err := copyOut(ctx, tx, folder, f.name, query)
@@ -119,29 +128,55 @@ func archiveDay(
 
 func literal(day time.Time) string { return day.Format("'2006-01-02T00:00:00Z'") }
 
-func begin(ctx context.Context, tx pgx.Tx, day time.Time, at *strings.Replacer) error {
+// begin refuses a day that cannot leave, and finds what does. It returns the name of the database.
+func begin(
+	ctx context.Context, tx pgx.Tx, day time.Time, at *strings.Replacer,
+) (database string, err error) {
 	var before bool
-	if err := tx.QueryRow(ctx, beginArchive, day).Scan(&before, nil, nil, nil, nil, nil, nil); err != nil {
-		return err
+	err = tx.QueryRow(ctx, beginArchive, day).Scan(&before, &database, nil, nil, nil, nil, nil, nil)
+	if err != nil {
+		return "", err
 	}
 	if before {
-		return errors.New("the day is in the archive already: its files stay as they are")
+		return "", errors.New("the day is in the archive already: its files stay as they are")
 	}
 
 	var open uuid.UUID
-	err := tx.QueryRow(ctx, at.Replace(readOpen)).Scan(&open)
+	err = tx.QueryRow(ctx, at.Replace(readOpen)).Scan(&open)
 	if err == nil {
-		return fmt.Errorf("payment %s of that day has not ended: "+
+		return "", fmt.Errorf("payment %s of that day has not ended: "+
 			"see oncepay psp list, or whether a worker releases what has expired", open)
 	}
 	if !errors.Is(err, pgx.ErrNoRows) {
-		return err
+		return "", err
 	}
 
 	if _, err = tx.Exec(ctx, at.Replace(findLast)); err == nil {
 		_, err = tx.Exec(ctx, prepareLast, pgx.QueryExecModeSimpleProtocol)
 	}
-	return err
+	return database, err
+}
+
+// makeWay lets no day that is whole be overwritten: its rows may be in no database any more. One of
+// another database is refused. One of this database that it knows nothing of, because a run was cut
+// off or the database was restored, is put aside.
+func makeWay(folder, database string) error {
+	text, err := os.ReadFile(filepath.Join(folder, manifestFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	var m manifest
+	if err == nil {
+		err = json.Unmarshal(text, &m)
+	}
+	if err != nil {
+		return fmt.Errorf("read the manifest that is there: %w", err)
+	}
+	if m.Database != database {
+		return fmt.Errorf("%s has this day of database %q already, this one is %q: "+
+			"give each a folder of its own", folder, m.Database, database)
+	}
+	return os.Rename(folder, folder+time.Now().UTC().Format(".before-20060102T150405.000Z"))
 }
 
 // compare compares a file, as it was read back, with the rows that it was made from.

@@ -41,8 +41,9 @@ var files = []struct{ name, query, sum string }{
 
 // manifest says what the archive of a day holds.
 type manifest struct {
-	Day   string `json:"day"`
-	Files []file `json:"files"`
+	Day      string `json:"day"`
+	Database string `json:"database"` // the server's system_identifier, a slash, and the name
+	Files    []file `json:"files"`
 }
 
 // file is one of them, as it was read back.
