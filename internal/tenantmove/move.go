@@ -124,7 +124,8 @@ func (r *Result) begin(ctx context.Context, source, target *pgxpool.Pool) (finis
 	case arrived && gone:
 		return true, nil
 	case arrived:
-		return false, fmt.Errorf("%w: the target has the tenant already", ErrRefused)
+		return false, fmt.Errorf("%w: the target has the tenant already; if this database was restored, "+
+			"note here that it has left, see \"Move a tenant\" in docs/scaling.md", ErrRefused)
 	}
 	if err := canShareArchive(ctx, source, target); err != nil {
 		return false, err

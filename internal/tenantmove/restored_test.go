@@ -1,0 +1,54 @@
+package tenantmove_test
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/oncepay/oncepay/internal/tenantmove"
+)
+
+// The source was restored to within the move: there the tenant is still leaving, and the target has
+// served it since. It may not stay, and docs/scaling.md says what to do.
+func TestARestoredSourceIsToldThatTheTenantHasLeft(t *testing.T) {
+	t.Parallel()
+	source, target := newCluster(t), newCluster(t)
+	tenant := source.fill("acme")
+	source.passed()
+	r, err := tenantmove.Move(t.Context(), source.Pool, target.Pool, tenant, patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source.exec(`UPDATE tenant_moves SET state = 'leaving'`)
+	source.exec(`UPDATE schema_files SET oldest_program = 1`)
+
+	_, err = tenantmove.Move(t.Context(), source.Pool, target.Pool, tenant, patience)
+	if !errors.Is(err, tenantmove.ErrRefused) || !strings.Contains(err.Error(), "if this database was restored") {
+		t.Errorf("it moves again: %v", err)
+	}
+
+	page, err := os.ReadFile("../../docs/scaling.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const begins = "INSERT INTO tenant_moves"
+	_, block, _ := strings.Cut(string(page), "\n    "+begins)
+	block, _, _ = strings.Cut(block, "\n\n")
+	source.exec(begins+strings.ReplaceAll(block, "TARGET", r.Target), pgx.QueryExecModeSimpleProtocol)
+
+	if got := source.lines(`SELECT state || ' ' || target FROM tenant_moves`); got != "left "+r.Target {
+		t.Errorf("it is noted as %q", got)
+	}
+	if got := source.lines(`SELECT DISTINCT (oldest_program = version)::text FROM schema_files WHERE name LIKE '%tenant_moves%'`); got != "true" {
+		t.Error("a program that knows nothing of moves may start")
+	}
+	if err := tenantmove.Stay(t.Context(), source.Pool, tenant); !errors.Is(err, tenantmove.ErrRefused) {
+		t.Errorf("it stays: %v", err)
+	}
+	if again, err := tenantmove.Move(t.Context(), source.Pool, target.Pool, tenant, patience); err != nil || len(again.Rows) > 0 {
+		t.Errorf("the move is not finished: %+v, %v", again, err)
+	}
+}
