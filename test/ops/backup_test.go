@@ -2,6 +2,7 @@ package ops
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,7 +23,7 @@ func TestBackup(t *testing.T) {
 	shown := newRunbook(t, "Back up and restore")
 	shown.place("/mnt", filepath.Join(dir, "lost"))
 	c := startCluster(t, filepath.Join(dir, "lost"), shown.settings("archive_mode"))
-	asOwnerOf(t, c.dir, "/bin/mkdir", "archive", "backup")
+	asOwnerOf(t, c.dir, "/bin/mkdir", "wal", "backup")
 	c.create()
 	c.migrate()
 	r := newRelay(c, "exactly-once")
@@ -63,7 +64,11 @@ func TestBackup(t *testing.T) {
 		return nil
 	})
 	shown.archivesAgain(c, last)
+	wal := filepath.Join(c.dir, "wal")
+	cleanup := shown.command("pg_archivecleanup")
+	asOwnerOf(t, c.dir, c.tool("pg_archivecleanup"), cleanup[1], only(t, wal, "*.backup"))
 	c.stop()
+	archived := names(t, wal)
 
 	// Another server, with the backup's data.
 	restored := startCluster(t, filepath.Join(dir, "restored"), nil)
@@ -74,7 +79,8 @@ func TestBackup(t *testing.T) {
 	}
 	asOwnerOf(t, restored.dir, "/bin/cp", "-a", backup[slices.Index(backup, "-D")+1], data)
 	asOwnerOf(t, restored.dir, "/usr/bin/touch", filepath.Join(data, "recovery.signal"))
-	restored.settings = shown.settings("restore_command")
+	restored.settings = shown.settings("archive_mode") // as in a backup's own postgresql.conf
+	maps.Copy(restored.settings, shown.settings("restore_command"))
 	restored.settings["recovery_target_time"] = until
 	restored.start()
 	testenv.Eventually(t, soon, func() error {
@@ -86,6 +92,10 @@ func TestBackup(t *testing.T) {
 
 	if diff := cmp.Diff(tenants, query[string](restored, tenantsOf)); diff != "" {
 		t.Fatalf("tenants (-at that time +restored):\n%s", diff)
+	}
+	restored.statement(`SELECT pg_switch_wal()`)
+	if diff := cmp.Diff(archived, names(t, wal)); diff != "" {
+		t.Errorf("the restored server writes to the archive (-before +after):\n%s", diff)
 	}
 	again := r.at(restored)
 	again.refuses("the database was restored")
@@ -148,6 +158,29 @@ func (r *runbook) settings(first string) map[string]string {
 	return settings
 }
 
+// names are those of a folder's files.
+func names(t *testing.T, folder string) (all []string) {
+	t.Helper()
+	files, err := os.ReadDir(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		all = append(all, f.Name())
+	}
+	return all
+}
+
+// only returns the name of the one file of the folder that is like the pattern.
+func only(t *testing.T, folder, pattern string) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(folder, pattern))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%s in %s: %q, %v", pattern, folder, found, err)
+	}
+	return filepath.Base(found[0])
+}
+
 // archivesAgain runs the command for a file that is in the archive: it must take the same one, as
 // after a crash, and refuse another.
 func (r *runbook) archivesAgain(c *cluster, file string) {
@@ -158,7 +191,7 @@ func (r *runbook) archivesAgain(c *cluster, file string) {
 		return exec.CommandContext(r.t.Context(), "/bin/sh", "-c", command).Run()
 	}
 
-	kept, other := filepath.Join(c.dir, "archive", file), filepath.Join(r.t.TempDir(), file)
+	kept, other := filepath.Join(c.dir, "wal", file), filepath.Join(r.t.TempDir(), file)
 	if err := os.WriteFile(other, []byte("of another server"), 0o600); err != nil {
 		r.t.Fatal(err)
 	}

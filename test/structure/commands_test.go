@@ -58,7 +58,7 @@ var (
 	isCommand = regexp.MustCompile(`^(make|go|git|docker|psql|curl|cp|sed|kafka-[a-z-]+\.sh) `)
 	isSQL     = regexp.MustCompile(`^(SELECT|WITH|INSERT|UPDATE|DELETE|CREATE|ALTER|DROP|GRANT|DO|ROLLBACK) [^…]`)
 	isLife    = regexp.MustCompile(`^api=\S+/api/v1\n`)
-	isBackup  = regexp.MustCompile(`^(pg_basebackup|pg_verifybackup|archive_[a-z]+|restore_command|recovery_target_[a-z]+) `)
+	isBackup  = regexp.MustCompile(`^(pg_basebackup|pg_verifybackup|pg_archivecleanup|archive_[a-z]+|restore_command|recovery_target_[a-z]+) `)
 	isOurs    = regexp.MustCompile(`^(oncepay|relay|consumer|worker|migrate) [a-z]`)
 	remark    = regexp.MustCompile(`(^|\s+)# .*$`)
 	number    = regexp.MustCompile(`[0-9]+`)
