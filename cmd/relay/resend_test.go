@@ -66,7 +66,22 @@ func (d desk) withKafka(t *testing.T) *kgo.Client {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
+	d.knows(t, c, "payments", true)
+	d.knows(t, c, "accounts", true)
 	return c
+}
+
+// knows waits until the broker knows of a topic, or no longer does: it agrees before that.
+func (d desk) knows(t *testing.T, c *kgo.Client, topic string, want bool) {
+	t.Helper()
+	name := d.env["TOPIC_PREFIX"] + topic
+	testenv.Eventually(t, soon, func() error {
+		found, err := kadm.NewClient(c).ListTopics(t.Context(), name)
+		if err == nil && found.Has(name) != want {
+			err = fmt.Errorf("the broker knows of %s: %t", name, !want)
+		}
+		return err
+	})
 }
 
 // arrived counts what is on topics.
@@ -149,6 +164,7 @@ func TestResendSaysHowToGoOn(t *testing.T) {
 	if _, err := kadm.NewClient(c).DeleteTopic(t.Context(), d.env["TOPIC_PREFIX"]+"accounts"); err != nil {
 		t.Fatal(err)
 	}
+	d.knows(t, c, "accounts", false)
 	d.exec(t, `UPDATE outbox_events SET aggregate_type = 'payments' WHERE id <= 10`)
 
 	_, stderr, code := d.resend("--from-id", "1", "--rate", "100", "--aggregate", "a 5", "--send")

@@ -31,7 +31,7 @@ func TestSharedEventsAreNotedInOneOrder(t *testing.T) {
 			return nil, err
 		}
 		defer tx.Rollback(context.WithoutCancel(ctx))
-		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '2s'`); err != nil {
+		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '20s'`); err != nil {
 			return nil, err
 		}
 		return inbox.OnceEach(ctx, tx, "test", events, slices.Repeat([]time.Time{today}, len(events)))

@@ -337,7 +337,7 @@ func TestClaimsStartWhereTheLastOneEnded(t *testing.T) {
 	old(1)
 	b.charges(t, 1, shop)
 	seen := 0
-	testenv.Eventually(t, 5*time.Second, func() error {
+	testenv.Eventually(t, 90*time.Second, func() error {
 		claimed, err := b.ClaimOperations(t.Context(), 10, time.Hour)
 		if seen += len(claimed); err == nil && seen < 2 {
 			err = errors.New("the old one is not claimed")

@@ -52,7 +52,7 @@ func TestErrorNamesBrokerOrDatabase(t *testing.T) {
 					return 0, ctx.Err()
 				}}
 			},
-			set:  func(r *relay.Relay) { r.Lease = 600 * time.Millisecond },
+			set:  func(r *relay.Relay) { r.Lease = 6 * time.Second },
 			want: func(err error) bool { return errors.Is(err, relay.ErrFenced) },
 		},
 	} {

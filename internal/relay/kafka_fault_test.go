@@ -199,8 +199,8 @@ func TestPingEndsWithItsContext(t *testing.T) {
 		if err == nil {
 			t.Error("Ping returned nil")
 		}
-	case <-time.After(5 * time.Second):
-		t.Error("Ping is still waiting 5 s after its context ended")
+	case <-time.After(soon):
+		t.Error("Ping is still waiting long after its context ended")
 	}
 	closed := make(chan struct{})
 	go func() { p.Close(); close(closed) }()
@@ -237,8 +237,8 @@ func TestExactlyOncePublishEndsWithItsContext(t *testing.T) {
 				if !met.Load() {
 					t.Errorf("%s is not asked", key.Name())
 				}
-			case <-time.After(5 * time.Second):
-				t.Errorf("Publish is still waiting 5 s after its context ended; met %t", met.Load())
+			case <-time.After(soon):
+				t.Errorf("Publish is still waiting long after its context ended; met %t", met.Load())
 			}
 			closed := make(chan struct{})
 			go func() { p.Close(); close(closed) }()

@@ -156,7 +156,7 @@ func TestLeaderThatLosesLeaseStopsPublishing(t *testing.T) {
 
 func TestLongBatchKeepsLease(t *testing.T) {
 	t.Parallel()
-	const lease = 2 * time.Second
+	const lease = 4 * time.Second
 	d, b := newDatabase(t), &broker{}
 	hold, sending := make(chan struct{}), make(chan struct{}, 10)
 	b.onPublish = func(context.Context, []relay.Message) (int, error) { sending <- struct{}{}; <-hold; return 0, nil }
@@ -221,7 +221,7 @@ func TestPublisherOpenedTooLateIsClosed(t *testing.T) {
 		<-ctx.Done()
 		return b.Open(ctx, relay, cursor)
 	}
-	r := start(t, d.relay, open, func(r *relay.Relay) { r.Lease = 600 * time.Millisecond })
+	r := start(t, d.relay, open, func(r *relay.Relay) { r.Lease = 6 * time.Second })
 	next(t, opening, "a publisher")
 	d.exec(t, steal)
 	_ = next(t, r.errors, "the end of the term")

@@ -117,7 +117,7 @@ func TestDatabaseAwayIsWaitedOut(t *testing.T) {
 // relay must stay leader. Here it waits for a lock.
 func TestLongReadKeepsLease(t *testing.T) {
 	t.Parallel()
-	const lease, limit = 2 * time.Second, 200 * time.Millisecond
+	const lease, limit = 4 * time.Second, 200 * time.Millisecond
 	d, b := newDatabase(t), &broker{}
 	config, err := pgxpool.ParseConfig(d.URLAs("relay"))
 	if err != nil {
@@ -136,7 +136,7 @@ func TestLongReadKeepsLease(t *testing.T) {
 	lockToday(t, tx)
 	testenv.Eventually(t, soon, func() error {
 		if !ask[bool](t, d, `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND usename = 'relay'
-			AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > $1::interval)`, 3*lease) {
+			AND wait_event_type = 'Lock' AND clock_timestamp() - query_start > $1::interval)`, 2*lease) {
 			return errors.New("no read has been waiting for long")
 		}
 		return nil

@@ -133,7 +133,7 @@ func TestRelaysDoNotHoldUpEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.Close()
-	hung, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers...), kgo.TransactionalID(k.TopicPrefix+"relay.other."))
+	hung, err := kgo.NewClient(kgo.SeedBrokers(k.Brokers...), kgo.TransactionalID(k.TopicPrefix+"relay.other."), kgo.TransactionTimeout(5*time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,12 +146,8 @@ func TestRelaysDoNotHoldUpEachOther(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	begun := time.Now()
-	if _, kept := open(t, k); kept != nil {
+	if _, kept := open(t, k); kept != nil { // long before the broker aborts the transaction
 		t.Errorf("found %+v", kept)
-	}
-	if took := time.Since(begun); took > 5*time.Second { // the transaction would be aborted after 10 s at the earliest
-		t.Errorf("opening took %s", took)
 	}
 }
 

@@ -99,7 +99,7 @@ func TestStressFindsReadingBelowXminWaits(t *testing.T) {
 	t.Parallel()
 	s := newStress(t, belowXmin(1000))
 	s.run(1000)
-	testenv.Eventually(t, time.Minute, func() error { // it waits for the transactions of other tests as well
+	testenv.Eventually(t, 5*time.Minute, func() error { // it waits for the transactions of other tests as well
 		for s.read() {
 		}
 		if n := s.log.faults()[lost]; n > 0 {
@@ -162,7 +162,7 @@ func TestOpenTransactionDelaysOwnEventsOnly(t *testing.T) {
 				t.Errorf("%d events read below xmin: there is no open transaction", got)
 			}
 			end()
-			testenv.Eventually(t, time.Minute, func() error {
+			testenv.Eventually(t, 5*time.Minute, func() error {
 				if s.readAll(); len(s.log.read) < 3 {
 					return errors.New("not read after the transaction has ended")
 				}

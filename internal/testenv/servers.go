@@ -35,7 +35,7 @@ func (s Server) Stop(ctx context.Context) error {
 // startTimeout includes what may have to be downloaded.
 const (
 	startTimeout = 3 * time.Minute
-	findTimeout  = 4 * time.Second // for a server that was named, and so should be running
+	findTimeout  = 30 * time.Second // for a server that was named, and so should be running
 )
 
 // settings trade safety against a power failure, which no test survives anyway, for speed.

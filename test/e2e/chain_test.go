@@ -118,7 +118,7 @@ func (c *chain) startAPI() {
 
 func (c *chain) startRelay() {
 	c.t.Helper()
-	c.relay = c.start("relay", append(c.relayEnv, "DATABASE_URL="+c.url("relay"), "RELAY_LEASE=1s")...)
+	c.relay = c.start("relay", append(c.relayEnv, "DATABASE_URL="+c.url("relay"), "RELAY_LEASE=3s")...)
 }
 
 func (c *chain) startConsumer() {
@@ -209,10 +209,11 @@ func header(r *kgo.Record, key string) string {
 	return ""
 }
 
-// number waits until a query that returns one number returns want.
+// number waits until a query that returns one number returns want: for longer than a rebalance takes
+// where a consumer was killed.
 func (c *chain) number(want int, query string) {
 	c.t.Helper()
-	testenv.Eventually(c.t, 30*time.Second, func() error {
+	testenv.Eventually(c.t, 90*time.Second, func() error {
 		var got int
 		if err := c.owner.QueryRow(c.t.Context(), query).Scan(&got); err != nil {
 			return err

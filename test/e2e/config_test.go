@@ -65,7 +65,7 @@ func TestWrongConfigurationEndsAProgramWithOneClearLinePerProblem(t *testing.T) 
 					env = append(env, "DATABASE_URL="+c.database(role[program]))
 				}
 				lines, code, took := runToEnd(t, filepath.Join(dir, program), env)
-				if code != 1 || took > 5*time.Second {
+				if code != 1 || took > 15*time.Second {
 					t.Errorf("exit code %d after %s", code, took)
 				}
 				if len(lines) != len(c.want) {

@@ -169,17 +169,20 @@ func (r *relays) committed(topic string) (records []*kgo.Record) {
 	if err != nil {
 		r.t.Fatal(err)
 	}
-	stable, err := admin.ListCommittedOffsets(ctx, topic)
-	if err != nil {
-		r.t.Fatal(err)
-	}
 	left := map[int32]int64{}
-	ends.Each(func(end kadm.ListedOffset) {
-		if s, _ := stable.Lookup(topic, end.Partition); s.Offset != end.Offset {
-			r.t.Errorf("partition %d: a transaction is open at %d, the end is %d", end.Partition, s.Offset, end.Offset)
-		} else if end.Offset > 0 {
-			left[end.Partition] = end.Offset
+	testenv.Eventually(r.t, 30*time.Second, func() (open error) { // markers are written behind a commit's answer
+		stable, err := admin.ListCommittedOffsets(ctx, topic)
+		if err != nil {
+			return err
 		}
+		ends.Each(func(end kadm.ListedOffset) {
+			if s, _ := stable.Lookup(topic, end.Partition); s.Offset < end.Offset {
+				open = fmt.Errorf("partition %d: a transaction is open at %d, the end is %d", end.Partition, s.Offset, end.Offset)
+			} else if end.Offset > 0 {
+				left[end.Partition] = end.Offset
+			}
+		})
+		return open
 	})
 	for len(left) > 0 {
 		fetches := client.PollFetches(ctx)

@@ -23,7 +23,7 @@ func TestTopAgreesWithTheDatabase(t *testing.T) {
 	const paid = 11
 	c := newChain(t)
 	relays := map[string]*process.Process{c.relay.Admin: c.relay}
-	standby := c.start("relay", append(c.relayEnv, "DATABASE_URL="+c.url("relay"), "RELAY_LEASE=1s")...)
+	standby := c.start("relay", append(c.relayEnv, "DATABASE_URL="+c.url("relay"), "RELAY_LEASE=3s")...)
 	relays[standby.Admin] = standby
 	worker := c.start("worker", append(c.consumerEnv, "DATABASE_URL="+c.url("worker"), "WORKER_PARTS=expiry")...)
 	args := []string{"top", "--every", "500ms", "--api", c.api.Admin, "--relay", c.relay.Admin + "," + standby.Admin,

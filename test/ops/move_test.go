@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/oncepay/oncepay/internal/testenv"
 )
@@ -43,7 +44,7 @@ func TestMoveByReplication(t *testing.T) {
 	}
 	await := func(words string) {
 		t.Helper()
-		testenv.Eventually(t, soon, func() error {
+		testenv.Eventually(t, soon+time.Minute, func() error {
 			if out := shell(steps[2]); !strings.HasPrefix(out, words) {
 				return fmt.Errorf("step 2 shows %q", out)
 			}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -28,7 +29,7 @@ type relay struct {
 func newRelay(c *cluster, delivery string) *relay {
 	return &relay{c, []string{
 		"KAFKA_BROKERS=" + strings.Join(testenv.Brokers(c.t), ","),
-		"TOPIC_PREFIX=" + testenv.TopicPrefix(c.t), "RELAY_LEASE=1s", "RELAY_DELIVERY=" + delivery,
+		"TOPIC_PREFIX=" + testenv.TopicPrefix(c.t), "RELAY_LEASE=5s", "RELAY_DELIVERY=" + delivery,
 	}}
 }
 
@@ -53,7 +54,7 @@ func (r *relay) drain() {
 	}
 	defer p.Stop()
 
-	testenv.Eventually(r.t, soon, func() error {
+	testenv.Eventually(r.t, soon+time.Minute, func() error {
 		select {
 		case <-p.Ended:
 			r.t.Fatal(p.Err())

@@ -56,11 +56,13 @@ func newShop(t *testing.T) *shop {
 	}
 	s.owner = s.db.Pool(t, "")
 
+	// The database may be slow without a request failing: the handler gives up after 8 s.
+	patient := func(role string) string { return s.db.URLAs(role) + "&statement_timeout=20s&lock_timeout=20s" }
 	prefix := testenv.TopicPrefix(t)
 	brokers := "KAFKA_BROKERS=" + strings.Join(testenv.Brokers(t), ",")
 	s.env = map[string][]string{
 		"api": {
-			"DATABASE_URL=" + s.db.URLAs("api_write"), "DATABASE_READ_URL=" + s.db.URLAs("api_read"),
+			"DATABASE_URL=" + patient("api_write"), "DATABASE_READ_URL=" + patient("api_read"),
 			"HTTP_ADDR=127.0.0.1:0", "AUTHORIZATION_MIN=1s",
 		},
 		"relay": {

@@ -34,7 +34,7 @@ func TestFates(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer conn.Close(context.Background())
-			write := func(sql string) error {
+			write := func(patience time.Duration, sql string) error {
 				tx, err := conn.Begin(t.Context())
 				if err != nil {
 					t.Fatal(err)
@@ -42,14 +42,18 @@ func TestFates(t *testing.T) {
 				if _, err := tx.Exec(t.Context(), sql); err != nil {
 					t.Fatal(err)
 				}
-				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
 				return tx.Commit(ctx)
 			}
-			if err := write(`CREATE TABLE rows (n int)`); err != nil {
+			if err := write(time.Minute, `CREATE TABLE rows (n int)`); err != nil {
 				t.Fatal(err)
 			}
-			if err := write(`INSERT INTO rows VALUES (1)`); (err == nil) != want.heard {
+			patience := time.Minute
+			if fate == Stall {
+				patience = time.Second
+			}
+			if err := write(patience, `INSERT INTO rows VALUES (1)`); (err == nil) != want.heard {
 				t.Errorf("the client was told %v", err)
 			}
 

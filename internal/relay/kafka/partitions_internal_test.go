@@ -47,7 +47,7 @@ func TestNotedPartitions(t *testing.T) {
 				t.Fatal(err)
 			}
 			// A broker may hear of the topic a moment after the controller has made it.
-			testenv.Eventually(t, 10*time.Second, func() error {
+			testenv.Eventually(t, 30*time.Second, func() error {
 				counts, _, err := p.countPartitions(t.Context(), slices.Values([]string{topic}))
 				if err == nil && counts[topic] != 8 {
 					err = fmt.Errorf("%d partitions", counts[topic])

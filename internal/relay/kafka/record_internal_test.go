@@ -230,6 +230,13 @@ func TestLargeRecordIsRefusedUnsent(t *testing.T) {
 			if _, err := kadm.NewClient(raw).CreateTopic(t.Context(), 1, 1, settings, prefix+"things"); err != nil {
 				t.Fatal(err)
 			}
+			testenv.Eventually(t, 30*time.Second, func() error { // the broker agrees before it knows of it
+				found, err := kadm.NewClient(raw).ListTopics(t.Context(), prefix+"things")
+				if err == nil {
+					err = found.Error()
+				}
+				return err
+			})
 			k := Producer{Brokers: brokers, TopicPrefix: prefix, Topics: []string{"things"}, ExactlyOnce: once}
 			p, _, err := k.Open(t.Context(), "main", "")
 			if err != nil {
