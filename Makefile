@@ -37,20 +37,20 @@ test: ## all tests with -race, against an embedded Postgres and broker (or TEST_
 	@[ -n "$(PGBOUNCER)" ] || echo "NO PGBOUNCER: nothing is tested through a pooler (install pgbouncer)"
 	@[ -n "$(PROMETHEUS)" ] || echo "NO PROMETHEUS: no rule and no dashboard is tested (install prometheus)"
 	$(BUILD_COLLECTOR)
-	go run ./test/servers -- go test $(RACE) -count=1 ./...
+	go run ./test/servers -- go test $(RACE) -count=1 -timeout 20m ./...
 
 test-big: ## the plans of all statements with 10 million keys, payments and events (or PLAN_ROWS); minutes, and 15 GB of disk
 	PLAN_ROWS=$${PLAN_ROWS:-10000000} go test -count=1 -timeout 2h -run Big ./test/plans
 
 test-ops: ## deploys with the real programs under load, in both orders and back; Postgres upgraded and moved, Kafka's losses sent again, a tenant moved (part of test, too)
-	go run ./test/servers -- go test $(RACE) -count=1 ./test/ops
+	go run ./test/servers -- go test $(RACE) -count=1 -timeout 20m ./test/ops
 
 test-containers: ## all tests with -race, against Postgres and Kafka in Docker, and the whole chain in test/e2e
 	@[ -n "$(RACE)" ] || echo "NO C COMPILER: the tests run without the race detector (install gcc)"
 	@[ -n "$(PGBOUNCER)" ] || echo "NO PGBOUNCER: nothing is tested through a pooler (install pgbouncer)"
 	@[ -n "$(PROMETHEUS)" ] || echo "NO PROMETHEUS: no rule and no dashboard is tested (install prometheus)"
 	$(BUILD_COLLECTOR)
-	TEST_SERVERS=docker go run ./test/servers -docker -- go test $(RACE) -count=1 ./...
+	TEST_SERVERS=docker go run ./test/servers -docker -- go test $(RACE) -count=1 -timeout 20m ./...
 
 mutants: ## plant the bugs of test/mutants one by one: the tests must fail with each (minutes; RUN=regexp for some of them)
 	$(BUILD_COLLECTOR)
