@@ -75,7 +75,8 @@ func TestPayByCardAndWait(t *testing.T) {
 	if p.Status != payments.Processing || p.SourceAccount != clearing.ID {
 		t.Errorf("%+v", p)
 	}
-	wantLines(t, must(t, s.env, "get", p.ID.String(), "--wait", "100ms"), "status processing", "method card", "version 1")
+	must(t, s.env, "get", p.ID.String()) // opens the connection that reads
+	wantLines(t, must(t, s.env, "get", p.ID.String(), "--wait", "1400ms"), "status processing", "method card", "version 1")
 	stdout, stderr, code := oncepay(t, s.env, s.byCard("--key", "a", "--wait", "100ms")...)
 	if code != exitUnknown || stdout != "" || !strings.Contains(stderr, "it is still processing") || !strings.HasSuffix(stderr, "; the key is a\n") {
 		t.Errorf("exit %d, %s%s", code, stdout, stderr)
@@ -92,7 +93,7 @@ func TestPayByCardAndWait(t *testing.T) {
 	if r.Status != payments.Completed {
 		t.Errorf("%+v", r)
 	}
-	wantLines(t, must(t, s.env, "get", r.ID.String(), "--wait", "1s"), "status completed", "settled "+at)
+	wantLines(t, must(t, s.env, "get", r.ID.String(), "--wait", "20s"), "status completed", "settled "+at)
 	wantLines(t, must(t, s.env, "get", p.ID.String()), "refunded 500 USD in minor units", "left 2000 USD in minor units",
 		"3 refund.completed 500 "+at+" "+r.ID.String())
 	wantLines(t, must(t, s.env, s.order("--amount", "1", "--wait", "1s", "--key", "d")...), "status completed") // nothing to wait for

@@ -88,7 +88,7 @@ func TestOrdersSurviveKills(t *testing.T) {
 		p.start()
 		kills++
 	}
-	testenv.Eventually(t, time.Minute, func() error { return ended(t.Context(), db) })
+	testenv.Eventually(t, 3*time.Minute, func() error { return ended(t.Context(), db) })
 
 	ends := check(t, b.payments, db)
 	t.Logf("%d kills; %v", kills, ends)
@@ -255,7 +255,7 @@ func sent(t *testing.T, db *pgxpool.Pool, topic string) {
 		t.Fatal(err)
 	}
 	defer consumer.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
 	ids := map[string]bool{}
 	for len(ids) < want && ctx.Err() == nil {

@@ -1,6 +1,7 @@
 package credentials_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -17,6 +18,15 @@ func invented(n int) string {
 	return withChecksum(fmt.Sprintf("oncepay_%016d_%032d", n, n))
 }
 
+// verify asks until the look-up, which has 2 s, came to an end: a machine may pause for longer.
+func (b *bench) verify(t *testing.T, token string) error {
+	for {
+		if _, err := b.verifier.Verify(t.Context(), token); !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+	}
+}
+
 // A new client among a thousand strangers waits as long as they do, and they cost few queries.
 func TestUnknownTokensAreLookedUpInBatches(t *testing.T) {
 	t.Parallel()
@@ -24,19 +34,23 @@ func TestUnknownTokensAreLookedUpInBatches(t *testing.T) {
 	token := b.create(t)
 	before := b.api.Stat().AcquireCount()
 	release := b.hold(t)
-	var all sync.WaitGroup
+	var all, begun sync.WaitGroup
+	begun.Add(901)
 	for n := range 900 {
 		all.Go(func() {
-			if _, err := b.verifier.Verify(t.Context(), invented(n)); !errors.Is(err, credentials.ErrUnauthorized) {
+			begun.Done()
+			if err := b.verify(t, invented(n)); !errors.Is(err, credentials.ErrUnauthorized) {
 				t.Errorf("invented: %v", err)
 			}
 		})
 	}
 	all.Go(func() {
-		if _, err := b.verifier.Verify(t.Context(), token.Reveal()); err != nil {
+		begun.Done()
+		if err := b.verify(t, token.Reveal()); err != nil {
 			t.Errorf("good: %v", err)
 		}
 	})
+	begun.Wait()
 	release()
 	all.Wait()
 	if n := b.api.Stat().AcquireCount() - before; n > 100 {
@@ -79,7 +93,7 @@ func TestTooManyUnknownTokensGetErrBusy(t *testing.T) {
 
 	// A client that was seen before is let in, and goes ahead of those that wait.
 	all.Go(func() {
-		if _, err := b.verifier.Verify(t.Context(), token.Reveal()); err != nil {
+		if err := b.verify(t, token.Reveal()); err != nil {
 			t.Errorf("known: %v", err)
 		}
 		if n := done.Load(); n > most/2 {

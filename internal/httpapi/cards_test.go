@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/oncepay/oncepay/internal/httpapi"
 	"github.com/oncepay/oncepay/internal/idempotency"
@@ -288,7 +289,19 @@ func TestCardPaymentsAreListedByStatus(t *testing.T) {
 
 func TestReadWaitsForThePSP(t *testing.T) {
 	t.Parallel()
-	a := start(t, nil)
+	// A turn for each of the 20 reads below: none queues.
+	var pool *pgxpool.Pool
+	a := start(t, func(o *httpapi.Options) {
+		config := o.Read.Config()
+		config.MaxConns = 40
+		var err error
+		if pool, err = pgxpool.NewWithConfig(t.Context(), config); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		o.Read = pool
+	})
+	a.read = pool
 	c := a.caller
 	c.clearing(t)
 	to := c.account(t)
@@ -319,7 +332,8 @@ func TestReadWaitsForThePSP(t *testing.T) {
 		for range 20 {
 			waiting = append(waiting, later(func() answer { return wait(path, "60") }))
 		}
-		a.reads(t, before+20+1) // each once, and one of them for all
+		a.reads(t, before+20+1)           // each once, and one of them for all
+		c.get(t, path).wantStatus(t, 200) // who waits has given its turn back
 		a.settle(t, path, state)
 		var answers []answer
 		for _, w := range waiting {

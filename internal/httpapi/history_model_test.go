@@ -26,6 +26,7 @@ type asked struct {
 	action  string // capture, cancel, refunds (as in the path), read; over and expire are the clock's
 	amount  int64  // of a capture or refund
 	version int64  // If-Match; zero: none
+	early   bool   // sent before the authorization was over
 }
 
 // told is what the client learned.
@@ -45,6 +46,11 @@ const (
 
 // step returns whether a payment in this state answers so, and its next state.
 func (l life) step(a asked, t told) (bool, life) {
+	// It was dated before the end, under the payment's lock, and its COMMIT took a while.
+	if a.early && (a.action == "capture" || a.action == "cancel") && (t.unknown || t.status == http.StatusOK) {
+		l.over = false
+	}
+
 	want, next := l.after(a)
 	switch {
 	case t.unknown:

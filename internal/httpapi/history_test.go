@@ -139,6 +139,7 @@ func (h *history) send(ctx context.Context, c caller, client int, p payments.Pay
 	}
 
 	from := time.Now()
+	a.early = from.Before(p.AuthorizationExpiresAt.Add(tolerance))
 	t := c.ask(ctx, a, random)
 	h.add(client, a, t, from, time.Now())
 }
@@ -226,7 +227,7 @@ func TestHistoryIsOneLife(t *testing.T) {
 		return g.sweep(t.Context(), 100) + g.number(t, `SELECT count(*) FROM payments WHERE status = 'authorized' AND authorization_expires_at < now()`)
 	}))
 
-	result, info := porcupine.CheckOperationsVerbose(lives, h.all, 20*time.Second)
+	result, info := porcupine.CheckOperationsVerbose(lives, h.all, 3*time.Minute)
 	if result != porcupine.Ok {
 		path := filepath.Join(t.ArtifactDir(), "history.html")
 		t.Errorf("%d operations are explained by no life (%s): %v, %s", len(h.all), result, porcupine.VisualizePath(lives, info, path), path)

@@ -248,6 +248,9 @@ func TestLostCommitsOfClaimsAndResults(t *testing.T) {
 					results = append(results, succeeded(o.ID))
 				}
 				recorded, err := b.Record(soon(t), results)
+				for errors.Is(err, idempotency.ErrOutcomeUnknown) {
+					recorded, err = b.Record(soon(t), results)
+				}
 				if err != nil {
 					t.Fatal(err)
 				}

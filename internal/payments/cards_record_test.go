@@ -83,7 +83,7 @@ func TestLockedRowSettlesLater(t *testing.T) {
 			b.recordAll(t, []payments.Recorded{payments.Locked, payments.Locked, payments.Applied},
 				succeeded(operation), succeeded(operation), succeeded(b.chargeOf(t, free[1])))
 			release()
-			testenv.Eventually(t, 5*time.Second, func() error {
+			testenv.Eventually(t, 30*time.Second, func() error {
 				recorded, err := b.Record(t.Context(), []payments.Result{succeeded(operation)})
 				if err == nil && recorded[0] != payments.Applied {
 					err = errors.New("it counts as locked")

@@ -16,7 +16,7 @@ func TestHoldsOfALockedAccountAreTriedAgain(t *testing.T) {
 	sweep := func(want int) {
 		t.Helper()
 		b.authorized(t, 1, one, other, time.Millisecond)
-		testenv.Eventually(t, 5*time.Second, func() error {
+		testenv.Eventually(t, 30*time.Second, func() error {
 			if count(t, b.owner, `SELECT count(*) FROM payments WHERE authorization_expires_at > now()`) > 0 {
 				return errors.New("one is not over yet")
 			}

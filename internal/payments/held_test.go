@@ -348,7 +348,7 @@ func TestEndlessTransactionHoldsAccount(t *testing.T) {
 		<-done
 	}()
 
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Second)
 	defer cancel()
 	as, err := b.Processor.Process(ctx, []payments.Request{b.pay(stuck, one, 1), b.pay(one, other, 1)})
 	if diff := cmp.Diff([]string{"busy", "new"}, states(as)); diff != "" {
@@ -431,12 +431,15 @@ func TestStuckAccountOccupiesNoCommitter(t *testing.T) {
 		})
 	}
 
-	// A batch that waits for the account takes 200 ms longer.
-	if beside := typical(); beside > usual+100*time.Millisecond {
-		t.Errorf("payments of other accounts took %s, then %s beside the locked one", usual, beside)
-	}
+	beside := typical()
 	release()
 	waiting.Wait()
+
+	// A batch that waits for the account takes 200 ms longer.
+	usual = max(usual, typical())
+	if beside > usual+100*time.Millisecond {
+		t.Errorf("payments of other accounts took %s, and %s beside the locked one", usual, beside)
+	}
 	if balance := b.balance(t, stuck); balance != 1000+waiters {
 		t.Errorf("the account has %d", balance)
 	}

@@ -59,9 +59,7 @@ func TestForeignAccountIsNotLocked(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-	defer cancel()
-	as, err := stranger.Process(ctx, []payments.Request{stranger.pay(theirs, mine, 1)})
+	as, err := stranger.Process(soon(t), []payments.Request{stranger.pay(theirs, mine, 1)})
 	if err != nil {
 		t.Fatal("waits for another tenant's account:", err)
 	}

@@ -87,7 +87,7 @@ func TestRecordsOnTheTopicsAreAsDescribed(t *testing.T) {
 	}
 	kafka := kafka.Producer{Brokers: brokers, TopicPrefix: prefix, Topics: slices.Compact(aggregates), Source: "/oncepay"}
 	relay := relay.Relay{DB: s.db.Pool(t, "relay"), Open: kafka.Open, Name: "contract", Log: slog.New(slog.DiscardHandler)}
-	ctx, stop := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, stop := context.WithTimeout(t.Context(), 2*time.Minute)
 	ended := make(chan error, 1)
 	go func() { ended <- relay.Run(ctx) }()
 	defer func() {

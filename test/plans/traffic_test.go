@@ -61,7 +61,8 @@ func newService(t *testing.T, db *testenv.DB) *service {
 // open opens a pool with the settings of the programs.
 func (s *service) open(t *testing.T, role string, more ...func(*pgx.ConnConfig)) *pgxpool.Pool {
 	t.Helper()
-	pool, err := postgres.Open(t.Context(), s.db.URLAs(role), "plans", 1, slog.New(slog.DiscardHandler), more...)
+	url := s.db.URLAs(role) + "&statement_timeout=20s&lock_timeout=20s" // a slow server is no bad plan
+	pool, err := postgres.Open(t.Context(), url, "plans", 1, slog.New(slog.DiscardHandler), more...)
 	if err != nil {
 		t.Fatal(err)
 	}
