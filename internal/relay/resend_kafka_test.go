@@ -3,7 +3,6 @@ package relay_test
 import (
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
@@ -21,7 +20,7 @@ func resenders(t *testing.T, exactlyOnce bool) (kafka.Producer, relay.Publisher,
 	t.Helper()
 	k := kafka.Producer{Brokers: testenv.Brokers(t), TopicPrefix: testenv.TopicPrefix(t),
 		Topics: []string{"things"}, Source: "/test", ExactlyOnce: exactlyOnce,
-		Options: []kgo.Opt{kgo.MetadataMinAge(20 * time.Millisecond), kgo.MetadataMaxAge(50 * time.Millisecond)}}
+		Options: inTheKnow}
 	p, _, err := k.Open(t.Context(), "main", "")
 	if err != nil {
 		t.Fatal(err)
