@@ -15,9 +15,9 @@ import (
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
-// inTheKnow are options of a client that hears of changes soon, and that waits as long as another
-// one, and longer, for a topic which was just made: Apache Kafka agrees before it knows.
-var inTheKnow = []kgo.Opt{
+// fastMetadata makes a client hear of changes soon, and wait as long for a topic that was just made as
+// others do, or longer: Apache Kafka agrees before it knows.
+var fastMetadata = []kgo.Opt{
 	kgo.MetadataMinAge(20 * time.Millisecond), kgo.MetadataMaxAge(50 * time.Millisecond), kgo.UnknownTopicRetries(100),
 }
 
@@ -25,7 +25,7 @@ var inTheKnow = []kgo.Opt{
 func topicOf(t testing.TB, exactlyOnce bool) (k kafka.Producer, topic string) {
 	t.Helper()
 	k = kafka.Producer{Brokers: testenv.Brokers(t), TopicPrefix: testenv.TopicPrefix(t), ExactlyOnce: exactlyOnce,
-		Options: inTheKnow}
+		Options: fastMetadata}
 	topic = k.TopicPrefix + "things"
 	if _, err := kadm.NewClient(client(t, k.Brokers)).CreateTopic(t.Context(), 1, 1, nil, topic); err != nil {
 		t.Fatal(err)

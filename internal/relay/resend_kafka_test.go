@@ -20,7 +20,7 @@ func resenders(t *testing.T, exactlyOnce bool) (kafka.Producer, relay.Publisher,
 	t.Helper()
 	k := kafka.Producer{Brokers: testenv.Brokers(t), TopicPrefix: testenv.TopicPrefix(t),
 		Topics: []string{"things"}, Source: "/test", ExactlyOnce: exactlyOnce,
-		Options: inTheKnow}
+		Options: fastMetadata}
 	p, _, err := k.Open(t.Context(), "main", "")
 	if err != nil {
 		t.Fatal(err)
