@@ -46,7 +46,7 @@ earlier run left. The files are compared with their manifest before. A payment t
 since it was copied stays. An archived payment is gone for clients: the API answers 404, also to a
 refund of it.
 
-It can be stopped at any time, killed too, and repeated.`,
+Each database has a folder of its own. It can be stopped at any time, killed too, and repeated.`,
 		Example: "  oncepay archive 2025-01 --to /mnt/archive\n" +
 			"  oncepay archive 2025-01 --to /mnt/archive --delete",
 		GroupID: asOperator,
