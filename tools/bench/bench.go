@@ -157,30 +157,8 @@ func (b *bench) spent(ctx context.Context, p *process.Process) (c cost, err erro
 		return c, fmt.Errorf("read the position of the log: %w", err)
 	}
 
-	// Postgres is its first process, what that has reaped, and the sessions that run.
-	all, err := procfs.AllProcs()
-	if err != nil {
-		return c, fmt.Errorf("list processes: %w", err)
-	}
-
-	for _, proc := range all {
-		s, err := proc.Stat()
-		if err != nil {
-			continue // it has just ended, and counts as an ended child next time
-		}
-
-		const ticks = 100 // of Linux, in a second
-		switch {
-		case p != nil && proc.PID == p.Pid():
-			status, _ := proc.NewStatus()
-			c.program, c.peak = s.CPUTime(), float64(status.VmHWM)/(1<<20)
-		case proc.PID == os.Getpid():
-			c.own = s.CPUTime()
-		case proc.PID == b.postgres.Pid():
-			c.postgres += s.CPUTime() + float64(s.CUTime+s.CSTime)/ticks
-		case s.PPID == b.postgres.Pid():
-			c.postgres += s.CPUTime()
-		}
+	if err := c.processes(p, b.postgres.Pid()); err != nil {
+		return c, err
 	}
 
 	// It has ended, or /proc is of another kind.
@@ -190,6 +168,56 @@ func (b *bench) spent(ctx context.Context, p *process.Process) (c cost, err erro
 
 	c.seconds = float64(time.Now().UnixMicro()) / 1e6
 	return c, nil
+}
+
+// processes sets the time of each. That of Postgres is its first process, what that has reaped, and
+// the sessions that run.
+func (c *cost) processes(p *process.Process, postgres int) error {
+	first, err := procfs.NewProc(postgres)
+	if err != nil {
+		return fmt.Errorf("find Postgres: %w", err)
+	}
+
+	for {
+		before, err := first.Stat()
+		if err != nil {
+			return fmt.Errorf("read the time of Postgres: %w", err)
+		}
+		all, err := procfs.AllProcs()
+		if err != nil {
+			return fmt.Errorf("list processes: %w", err)
+		}
+
+		var sessions float64
+		for _, proc := range all {
+			s, err := proc.Stat()
+			if err != nil {
+				continue // it has just ended
+			}
+
+			switch {
+			case p != nil && proc.PID == p.Pid():
+				status, _ := proc.NewStatus()
+				c.program, c.peak = s.CPUTime(), float64(status.VmHWM)/(1<<20)
+			case proc.PID == os.Getpid():
+				c.own = s.CPUTime()
+			case s.PPID == postgres:
+				sessions += s.CPUTime()
+			}
+		}
+
+		after, err := first.Stat()
+		if err != nil {
+			return fmt.Errorf("read the time of Postgres: %w", err)
+		}
+
+		// A session that was reaped meanwhile is in neither sum, or in both: look again.
+		if after.CUTime == before.CUTime && after.CSTime == before.CSTime {
+			const ticks = 100 // of Linux, in a second
+			c.postgres = sessions + after.CPUTime() + float64(after.CUTime+after.CSTime)/ticks
+			return nil
+		}
+	}
 }
 
 // histogram is how many values came between two looks at the same process.

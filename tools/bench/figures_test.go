@@ -269,6 +269,38 @@ func TestSpentIsTheTimeOfEachProcess(t *testing.T) {
 	if c := work(busyPostgres); c.postgres < .1 || c.wal < 1e6 { // by a session that has ended
 		t.Errorf("at work: %+v", c)
 	}
+
+	// Sessions end while their time is read. None is counted twice, or lost.
+	sessions := make(chan error, 1)
+	go func() {
+		for range 30 {
+			const brief = `SELECT count(md5(n::text)) FROM generate_series(1, 100000) n`
+			if err := rig.Execute(t.Context(), b.owner("postgres"), brief); err != nil {
+				sessions <- err
+				return
+			}
+		}
+		sessions <- nil
+	}()
+	for most := 0.0; ; {
+		c, err := b.spent(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.postgres < most-.005 { // half a tick
+			t.Fatalf("Postgres had taken %v s, and now %v s", most, c.postgres)
+		}
+		most = c.postgres
+
+		select {
+		case err := <-sessions:
+			if err != nil {
+				t.Fatal(err)
+			}
+			return
+		default:
+		}
+	}
 }
 
 func TestWrongFlagOfIntakeIsOneLine(t *testing.T) {
