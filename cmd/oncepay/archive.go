@@ -99,6 +99,8 @@ SELECT coalesce((SELECT max(day) + 1 FROM archived_days),
 // takes it too.
 const lockArchive = `SELECT pg_try_advisory_lock(hashtext('oncepay archive'))`
 
+const unlockArchive = `SELECT pg_advisory_unlock_all()`
+
 // archiveAlone is archiveTo while no other run is at work. The lock goes with the connection that does
 // all of the work: who has lost the one can commit nothing on the other.
 func archiveAlone(
@@ -118,6 +120,13 @@ func archiveAlone(
 	if !alone {
 		return done, errors.New("another oncepay archive, or oncepay tenants move, runs: wait until it has ended")
 	}
+	// The server notices a closed connection some time later, and the next run may follow at once.
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		_, _ = conn.Exec(ctx, unlockArchive)
+	}()
+
 	return archiveTo(ctx, conn, dir, until, deletes)
 }
 

@@ -197,20 +197,24 @@ func TestPartitionChange(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	relay := func(t *testing.T, choice string, lines ...string) string {
+	relay := func(t *testing.T, choice, says string, lines ...string) {
 		t.Helper()
 		env := map[string]string{"DATABASE_URL": db.URLAs("relay"), "KAFKA_BROKERS": strings.Join(testenv.Brokers(t), ","), "TOPIC_PREFIX": prefix,
 			"ADMIN_ADDR": "127.0.0.1:0", "RELAY_PARTITION_CHANGE": choice}
 		i := start(t, func(name string) string { return env[name] })
-		testenv.Eventually(t, soon, func() error { return i.shows(lines...) })
-		return i.log.String()
+		testenv.Eventually(t, soon, func() error {
+			if log := i.log.String(); !strings.Contains(log, says) {
+				return fmt.Errorf("log lacks %q:\n%s", says, log)
+			}
+			return i.shows(lines...)
+		})
 	}
 
 	// Counted, and the cursor is behind it: the next relay does not send it again.
 	sent := []string{`relay_events_published_total [1-9]\d*`, "outbox_backlog_events 0"}
 
 	send()
-	t.Run("before", func(t *testing.T) { relay(t, "", sent...) })
+	t.Run("before", func(t *testing.T) { relay(t, "", "", sent...) })
 	if _, err := admin.UpdatePartitions(t.Context(), 4, topic); err != nil {
 		t.Fatal(err)
 	}
@@ -227,18 +231,13 @@ func TestPartitionChange(t *testing.T) {
 	send()
 	named := regexp.QuoteMeta(topic)
 	t.Run("refuse", func(t *testing.T) {
-		log := relay(t, "", `relay_topic_partitions_changed\{now="4",sent="1",topic="`+named+`"\} 1`,
+		relay(t, "", "topic "+topic+": it has 4 partitions now, its events were sent with 1: see ",
+			`relay_topic_partitions_changed\{now="4",sent="1",topic="`+named+`"\} 1`,
 			`relay_topic_unavailable\{topic="`+named+`"\} 1`, "outbox_backlog_events 1", "relay_events_published_total 0")
-		if want := "topic " + topic + ": it has 4 partitions now, its events were sent with 1: see "; !strings.Contains(log, want) {
-			t.Errorf("log lacks %q:\n%s", want, log)
-		}
 	})
 	t.Run("drain", func(t *testing.T) {
-		log := relay(t, "drain", sent...)
-		if want := "it has 4 partitions now, its events were sent with 1; they are all acknowledged"; !strings.Contains(log, want) {
-			t.Errorf("log lacks %q:\n%s", want, log)
-		}
+		relay(t, "drain", "it has 4 partitions now, its events were sent with 1; they are all acknowledged", sent...)
 	})
 	send()
-	t.Run("refuse from now on", func(t *testing.T) { relay(t, "", sent...) })
+	t.Run("refuse from now on", func(t *testing.T) { relay(t, "", "", sent...) })
 }

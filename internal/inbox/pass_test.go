@@ -48,13 +48,14 @@ func TestPassEndsWithinItsLimit(t *testing.T) {
 		at, _ := offsets.Lookup(d.topic, 0)
 		return at.At
 	}
+	var at int64
 	testenv.Eventually(t, waitLimit, func() error {
-		if at := committed(); at <= 1 {
+		if at = committed(); at <= 1 {
 			return fmt.Errorf("offset %d", at)
 		}
 		return nil
 	})
-	if at := committed(); at > events {
+	if at > events {
 		t.Errorf("the first offset was committed when all was done, in one pass")
 	}
 

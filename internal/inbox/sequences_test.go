@@ -32,12 +32,14 @@ func TestGapsAreCountedAndNamed(t *testing.T) {
 		n += len(b)
 		d.atLeast(t, inbox.Processed, n)
 	}
-	d.mu.Lock()
-	got := fmt.Sprint(d.gaps)
-	d.mu.Unlock()
-	if want := "map[missing:2 repeated:1 unknown:1]"; got != want {
-		t.Errorf("gaps %s, want %s", got, want)
-	}
+	testenv.Eventually(t, waitLimit, func() error { // OnGap is called behind OnEvent
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if got, want := fmt.Sprint(d.gaps), "map[missing:2 repeated:1 unknown:1]"; got != want {
+			return fmt.Errorf("gaps %s, want %s", got, want)
+		}
+		return nil
+	})
 	if log := d.logged(); !strings.Contains(log, `kind=missing topic=`+d.topic+` key="left out" sequence=4 last_sequence=1`) {
 		t.Errorf("not named in\n%s", log)
 	}

@@ -257,7 +257,9 @@ func TestFailoverThatLostDeadLetters(t *testing.T) {
 			t.Parallel()
 			d, b, p := newDatabase(t), &broker{}, &picky{}
 			r := start(t, d.relay, p.open(b), nil)
-			p.refuse(d.commit(t, "parked")...)
+			tx := d.begin(t)
+			p.refuse(changeAll(t, tx, "parked")...) // before the relay may read it
+			commit(t, tx)
 			testenv.Eventually(t, soon, func() error {
 				if n := len(letters(t, d)); n != 1 {
 					return fmt.Errorf("%d dead letters", n)
@@ -309,7 +311,9 @@ func TestProgressAheadOfSentDeadLetter(t *testing.T) {
 			SET batches = s.batches, last_id = s.last_id, seen = s.seen FROM beginning s`)
 	}
 
-	p.refuse(d.commit(t, "a")...)
+	tx := d.begin(t)
+	p.refuse(changeAll(t, tx, "a")...) // before the relay may read it
+	commit(t, tx)
 	testenv.Eventually(t, soon, func() error {
 		if n := len(letters(t, d)); n != 1 {
 			return fmt.Errorf("%d dead letters", n)

@@ -49,8 +49,9 @@ func TestBlockedLeaderIsStalled(t *testing.T) {
 		return 0, nil
 	}
 	began := time.Now()
-	start(t, d.relay, b.Open, func(r *relay.Relay) { r.Holder = "me" })
+	r := start(t, d.relay, b.Open, func(r *relay.Relay) { r.Holder = "me" })
 	t.Cleanup(unblock)
+	next(t, r.leading, "a leader")
 	s := &relay.Stalls{Relay: "main", Lease: aLease}
 	d.commit(t, "a")
 

@@ -221,14 +221,23 @@ func (r *Result) copy(ctx context.Context, source, target *pgxpool.Pool) error {
 }
 
 // The session's, so that the snapshot begins when the archive is locked.
-const keepArchive = `SELECT pg_try_advisory_lock(hashtext('oncepay archive'))`
+const (
+	keepArchive    = `SELECT pg_try_advisory_lock(hashtext('oncepay archive'))`
+	releaseArchive = `SELECT pg_advisory_unlock_all()`
+)
 
 func (r *Result) copyFrom(ctx context.Context, source *pgxpool.Pool, to pgx.Tx) error {
 	conn, err := source.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("connect to source: %w", err)
 	}
-	defer func() { _ = conn.Hijack().Close(context.WithoutCancel(ctx)) }() // unlocks
+	// The server notices a closed connection some time later, and the next move may follow at once.
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		_, _ = conn.Exec(ctx, releaseArchive)
+		_ = conn.Hijack().Close(ctx)
+	}()
 
 	if _, err := conn.Exec(ctx, keepArchive); err != nil {
 		return fmt.Errorf("lock the archive: %w", err)

@@ -304,7 +304,8 @@ func TestFrozenMoveCannotFinish(t *testing.T) {
 		frozen <- err
 	}()
 	testenv.Eventually(t, patience, func() error {
-		if target.lines(`SELECT 'x' FROM pg_locks WHERE locktype = 'advisory' AND NOT granted`) == "" {
+		if target.lines(`SELECT 'x' FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+			AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`) == "" {
 			return errors.New("it is not stuck")
 		}
 		return nil

@@ -33,7 +33,8 @@ func TestTopAgreesWithTheDatabase(t *testing.T) {
 	c.payEach("top", paid) // repeats, which are no payments
 	c.number(paid, `SELECT count(*) FROM payments WHERE idempotency_key LIKE 'top-%'`)
 	f := c.top(args, func(f top.Figures) error {
-		if f.Outbox.Waiting != 0 || f.Consumer.Lag != 0 || f.Relay.Leaders != 1 || f.Relay.StandBy != 1 || !f.Worker.Overdue.Known() {
+		if f.Outbox.Waiting != 0 || f.Consumer.Lag != 0 || f.Relay.Leaders != 1 || f.Relay.StandBy != 1 || !f.Worker.Overdue.Known() ||
+			f.Outbox.Cursor != top.CursorAtEnd {
 			return errors.New("it is not at rest")
 		}
 		return nil

@@ -33,7 +33,7 @@ func TestAuthorizationsExpireOnceThoughAWorkerDies(t *testing.T) {
 			t.Parallel()
 			chain := newChain(t)
 
-			var one atomic.Pointer[process.Process]
+			one := make(chan *process.Process, 1)
 			var commits atomic.Int64
 			struck := make(chan struct{})
 			proxy := pgproxy.Start(t, chain.db.URL, func(int, int) pgproxy.Fate {
@@ -41,11 +41,11 @@ func TestAuthorizationsExpireOnceThoughAWorkerDies(t *testing.T) {
 					return pgproxy.Pass
 				}
 				defer close(struck)
-				_ = syscall.Kill(one.Load().Pid(), c.signal) // it runs: it just sent something
+				_ = syscall.Kill((<-one).Pid(), c.signal) // it runs: it just sent something
 				return c.fate
 			})
 			first := chain.start("worker", "WORKER_PARTS=expiry", "DATABASE_URL="+proxy.URL(chain.url("worker")))
-			one.Store(first)
+			one <- first
 			// Long enough for all of them to be there before the first is over: a frozen worker keeps the accounts.
 			chain.authorize(authorizations, 5*time.Second)
 			select {
