@@ -120,7 +120,8 @@ func archiveAlone(
 	if !alone {
 		return done, errors.New("another oncepay archive, or oncepay tenants move, runs: wait until it has ended")
 	}
-	// The server notices a closed connection some time later, and the next run may follow at once.
+	// The server notices a closed connection some time later, and the next run may follow at once. If
+	// this fails, the lock still goes with the connection.
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()

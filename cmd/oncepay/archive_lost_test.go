@@ -32,6 +32,18 @@ func TestALostArchiveIsMadeAgain(t *testing.T) {
 	}
 	s.exec(t, `INSERT INTO ledger_entries SELECT * FROM away`)
 
+	// Another run is at work: nothing is forgotten.
+	other := s.conn(t)
+	if _, err := other.Exec(t.Context(), lockArchive); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.count(t, forgetDays(t)); n != 0 || s.count(t, openings) != later {
+		t.Errorf("%d days are forgotten under a run", n)
+	}
+	if _, err := other.Exec(t.Context(), unlockArchive); err != nil {
+		t.Fatal(err)
+	}
+
 	days := s.count(t, `SELECT count(*) FROM archived_days WHERE deleted_at IS NULL`)
 	if n := s.count(t, forgetDays(t)); n != days || s.count(t, openings) == later {
 		t.Errorf("%d of %d days are forgotten", n, days)
@@ -64,7 +76,7 @@ func forgetDays(t *testing.T) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sql := regexp.MustCompile(`(?s)    (WITH held AS \(.*?)\n    SELECT count\(\*\), min\(day\), max\(day\) FROM forgotten;`).FindSubmatch(page)
+	sql := regexp.MustCompile(`(?s)    (WITH alone AS .*?)\n    SELECT count\(\*\), min\(day\), max\(day\) FROM forgotten;`).FindSubmatch(page)
 	if sql == nil {
 		t.Fatal("docs/operating.md does not say how days are forgotten")
 	}

@@ -231,7 +231,8 @@ func (r *Result) copyFrom(ctx context.Context, source *pgxpool.Pool, to pgx.Tx) 
 	if err != nil {
 		return fmt.Errorf("connect to source: %w", err)
 	}
-	// The server notices a closed connection some time later, and the next move may follow at once.
+	// The server notices a closed connection some time later, and the next move may follow at once. If
+	// this fails, the lock still goes with the connection.
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()
