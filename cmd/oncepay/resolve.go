@@ -155,6 +155,8 @@ func (r resolution) resolve(
 		return d, errors.New("a balance would overflow: nothing was recorded")
 	case payments.Locked:
 		return d, errors.New("another session keeps its accounts locked: nothing was recorded, try again")
+	case payments.NoOperation: // it was found above
+		return d, errors.New("its tenant has left for another cluster: resolve it there; nothing was recorded")
 	default:
 		return d, errors.New("it has ended otherwise in the meantime: nothing was recorded")
 	}

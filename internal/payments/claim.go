@@ -14,7 +14,8 @@ import (
 // The longest due first, by psp_operations_due. A claim makes the state unknown before the call: from
 // its commit on, the row cannot say whether the PSP was reached. It ends with its lease, so what
 // a worker leaves behind when it dies is claimed again; its late answer still counts, see Record.
-// now() is stable, for the index; a claim takes one moment, so it is late by nothing that matters.
+// Those of a tenant that has left are not ours, see hasNotLeft. now() is stable, for the index; a
+// claim takes one moment, so it is late by nothing that matters.
 const (
 	claimOperations = claimDue + claimThem
 
@@ -25,7 +26,7 @@ const (
 	claimDue = `
 WITH due AS MATERIALIZED (
     SELECT id, state, next_try_at FROM psp_operations
-    WHERE state IN ('pending', 'unknown') AND next_try_at <= now()`
+    WHERE state IN ('pending', 'unknown') AND next_try_at <= now() AND ` + hasNotLeft
 
 	claimThem = `
     ORDER BY next_try_at LIMIT $1

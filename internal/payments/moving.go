@@ -12,6 +12,11 @@ import (
 // ErrMoving means that the tenant leaves for another cluster, or has left: nothing was done here.
 var ErrMoving = errors.New("the tenant is moving to another cluster")
 
+// hasNotLeft is for what calls the PSP and records what it says. A tenant that leaves still needs both
+// here. One that has left has nothing open, unless this database was restored to an earlier moment:
+// then its operations have gone on in its next cluster, and a call from here could charge twice.
+const hasNotLeft = `tenant_id <> ALL(ARRAY(SELECT m.tenant_id FROM tenant_moves m WHERE m.state = 'left'))`
+
 // A row or none. Every transaction that writes for clients reads it before it decides. So once the
 // transactions that were open when a row was committed have ended, nothing is written for its tenant,
 // and no payment pays for a lock.
@@ -34,7 +39,8 @@ func (b *books) addMoves(row pgx.Row) error {
 }
 
 // leaves reports whether r must not be executed, because its tenant leaves. What the PSP has done is
-// recorded nevertheless: the tenant leaves when nothing of its is with the PSP.
+// recorded nevertheless: the tenant leaves when nothing of its is with the PSP. Of one that has left
+// there is no open operation, see hasNotLeft.
 func (b *books) leaves(r *Request) bool {
 	_, settles := r.Command.(settlePayment)
 	return b.leaving[r.TenantID] && !settles

@@ -107,6 +107,30 @@ func TestTenantThatLeavesComesToRest(t *testing.T) {
 	}
 }
 
+// Only a database that was restored has something open of a tenant that has left. It has gone on in
+// the next cluster: a call from here could charge twice.
+func TestNothingIsChargedForATenantThatHasLeft(t *testing.T) {
+	t.Parallel()
+	b := newBank(t, nil)
+	b.open(t, payments.Clearing, "USD")
+	to := b.customer(t, 0)
+	operation := b.chargeOf(t, b.charges(t, 1, to)[0])
+
+	stays := b.leaves(t)
+	if _, err := b.owner.Exec(t.Context(), `UPDATE tenant_moves SET state = 'left'`); err != nil {
+		t.Fatal(err)
+	}
+	b.claimed(t, 0)
+	b.record(t, payments.NoOperation, succeeded(operation))
+	if w, err := payments.CountWaiting(t.Context(), b.owner); err != nil || w.Pending != 0 || w.Oldest != 0 {
+		t.Errorf("%+v, %v: a worker is in alarm about what it must not send", w, err)
+	}
+	b.wantBalanced(t)
+
+	stays()
+	b.claimed(t, 1)
+}
+
 func (b *bank) wantOverdue(t *testing.T, want int64) {
 	t.Helper()
 	age, err := payments.OldestOverdue(t.Context(), b.owner)

@@ -35,7 +35,7 @@ const (
 	Repeated                    // it ended so before
 	Conflict                    // it ended otherwise or twice, or the PSP did something else: tell an operator
 	Stale                       // under a claim that is lost, and not that the money moved
-	NoOperation                 // there is no such operation
+	NoOperation                 // there is no such operation, or an open one of a tenant that has left
 	Unbookable                  // it ended, but a balance would overflow: it waits for an operator
 	Locked                      // another session keeps a row that it needs: nothing was done, try again
 )

@@ -16,20 +16,22 @@ const lockOperations = `
 SELECT o.id, o.tenant_id, o.payment_id, o.refund_id, o.kind, o.amount_minor, o.currency, o.state,
     o.token, o.reference, coalesce(o.traceparent, '')
 FROM unnest($1::uuid[]) t(id) JOIN psp_operations o USING (id)
+WHERE (o.ended_at IS NOT NULL OR o.` + hasNotLeft + `)
 ORDER BY o.id FOR NO KEY UPDATE OF o`
 
 // The same without those that another session keeps.
 const lockFreeOperations = lockOperations + ` SKIP LOCKED`
 
 const selectOperationIDs = `
-SELECT id FROM psp_operations WHERE id = ANY ($1::uuid[])`
+SELECT id FROM psp_operations
+WHERE id = ANY ($1::uuid[]) AND (ended_at IS NOT NULL OR ` + hasNotLeft + `)`
 
 // errOperationKept is an operation that another session keeps locked. It does not unwrap to the
 // server's error, which CommitOnce would retry.
 var errOperationKept = errors.New("an operation is locked by another session")
 
-// lockOperations locks the operations that there are. Those of kept exist, but another session keeps
-// them locked.
+// lockOperations locks the operations that there are, but no open one of a tenant that has left. Those
+// of kept exist, but another session keeps them locked.
 func (p *Processor) lockOperations(
 	ctx context.Context, tx pgx.Tx, s *settlement,
 ) (operations map[uuid.UUID]*Operation, kept map[uuid.UUID]bool, err error) {

@@ -32,8 +32,9 @@ SELECT count(*) FILTER (WHERE state = 'pending' AND next_try_at < 'infinity'),
     (SELECT max(ended_at) FROM (SELECT ended_at FROM psp_operations ORDER BY id DESC LIMIT 100) newest),
     coalesce((SELECT last_error FROM psp_operations
               WHERE state IN ('pending', 'unknown') AND next_try_at < 'infinity' AND last_error <> ''
+                AND ` + hasNotLeft + `
               ORDER BY next_try_at LIMIT 1), '')
-FROM psp_operations WHERE state IN ('pending', 'unknown')`
+FROM psp_operations WHERE state IN ('pending', 'unknown') AND ` + hasNotLeft
 
 // CountWaiting counts the operations that have no result.
 func CountWaiting(ctx context.Context, db idempotency.Querier) (w Waiting, err error) {
