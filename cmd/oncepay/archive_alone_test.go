@@ -129,6 +129,59 @@ func TestAnArchiveOfAnotherDatabaseIsNotOverwritten(t *testing.T) {
 	}
 }
 
+// Against the rules, two clusters archive to one folder at the same time. The slower one had looked when
+// nothing was there yet.
+func TestTwoDatabasesArchiveToOneFolder(t *testing.T) {
+	t.Parallel()
+	s, first, _, _ := years(t)
+	other, _, _, _ := years(t)
+	tx, err := other.conn(t).Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), `LOCK TABLE refunds`); err != nil { // the second file waits
+		t.Fatal(err)
+	}
+
+	dir := t.TempDir()
+	ended := make(chan string, 1)
+	go func() {
+		_, stderr, _ := oncepay(t, other.owner, "archive", first, "--to", dir)
+		ended <- stderr
+	}()
+	watch := other.conn(t)
+	for waits := false; !waits; {
+		select {
+		case stderr := <-ended:
+			t.Fatalf("it did not wait for the table: %s", stderr)
+		case <-time.After(10 * time.Millisecond):
+		}
+		if err := watch.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock')`).Scan(&waits); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	must(t, s.owner, "archive", first, "--to", dir, "--delete")
+	folder := s.day(t, dir)
+	before := contents(t, folder)
+	if err := tx.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if stderr := <-ended; !strings.Contains(stderr, "another database may archive to the same folder") {
+		t.Errorf("the second: %s", stderr)
+	}
+	if diff := cmp.Diff(before, contents(t, folder)); diff != "" {
+		t.Errorf("(-of the first +now):\n%s", diff)
+	}
+	if left, err := filepath.Glob(filepath.Join(dir, "*.part-*")); err != nil || len(left) > 0 {
+		t.Errorf("%q is left, %v", left, err)
+	}
+	if n := other.count(t, `SELECT count(*) FROM archived_days WHERE payments > 0`); n > 0 {
+		t.Errorf("%d days of the second are archived", n)
+	}
+}
+
 // A run was killed before its commit, or the database went back behind it: what it had written stays.
 func TestADayThatTheDatabaseDoesNotKnowIsPutAside(t *testing.T) {
 	t.Parallel()

@@ -15,13 +15,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// All of a day is read, so hash joins are the cheapest way. The files of an archived day are all that
-// is left of it, so its folder is never written again. They read the same whatever a role or database
-// prefers.
+// All of a day is read, so hash joins are the cheapest way, and no limit of a role or database may end
+// it: the session rests while files are read back. The files of an archived day are all that is left
+// of it, so its folder is never written again. They read the same whatever a role or database prefers.
 const beginArchive = `
 SELECT EXISTS (SELECT FROM archived_days WHERE day >= $1),
        (SELECT system_identifier FROM pg_control_system()) || '/' || current_database(),
        set_config('enable_hashjoin', 'on', true), set_config('work_mem', '256MB', true),
+       set_config('statement_timeout', '0', true),
+       set_config('idle_in_transaction_session_timeout', '0', true),
        set_config('timezone', 'UTC', true), set_config('datestyle', 'ISO', true),
        set_config('intervalstyle', 'postgres', true), set_config('bytea_output', 'hex', true)`
 
@@ -81,7 +83,9 @@ const recordDay = `
 INSERT INTO archived_days (day, payments, entries, manifest) VALUES ($1, $2, $3, $4)`
 
 // archiveDay copies a day into files, reads them back, and carries the accounts forward, in one
-// transaction. Crash point: files written, not committed. The day is copied again, beside them.
+// transaction. The folder gets its name when it is whole and on the disk, and takes it from no other:
+// where a cluster shares the folder with another one, against the rules, the second is refused. Crash
+// point: files written, not committed. The day is copied again, beside them.
 func archiveDay(
 	ctx context.Context, db *pgx.Conn, dir string, day time.Time,
 ) (m manifest, err error) {
@@ -96,11 +100,16 @@ func archiveDay(
 		if err := makeWay(folder, database); err != nil {
 			return err
 		}
+		part, err := os.MkdirTemp(dir, filepath.Base(folder)+".part-*") // nobody else may read it
+		if err != nil {
+			return err
+		}
+		defer os.RemoveAll(part)
 
 		m = manifest{Day: day.Format(time.DateOnly), Database: database}
 		for _, f := range files {
 			query := at.Replace(f.query)
-			copied, err := copyOut(ctx, tx, folder, f.name, query)
+			copied, err := copyOut(ctx, tx, part, f.name, query)
 			if err != nil {
 				return fmt.Errorf("copy %s: %w", f.name, err)
 			}
@@ -110,11 +119,11 @@ func archiveDay(
 			m.Files = append(m.Files, copied)
 		}
 
-		hash, err := m.write(folder)
-		if err == nil {
-			err = errors.Join(syncFolder(folder), syncFolder(dir)) // before rows may be deleted
-		}
+		hash, err := m.write(part)
 		if err != nil {
+			return err
+		}
+		if err := name(part, folder); err != nil { // before rows may be deleted
 			return err
 		}
 		if err := carry(ctx, tx, at.Replace(carryForward)); err != nil {
@@ -133,7 +142,7 @@ func begin(
 	ctx context.Context, tx pgx.Tx, day time.Time, at *strings.Replacer,
 ) (database string, err error) {
 	var before bool
-	err = tx.QueryRow(ctx, beginArchive, day).Scan(&before, &database, nil, nil, nil, nil, nil, nil)
+	err = tx.QueryRow(ctx, beginArchive, day).Scan(&before, &database, nil, nil, nil, nil, nil, nil, nil, nil)
 	if err != nil {
 		return "", err
 	}
@@ -157,19 +166,34 @@ func begin(
 	return database, err
 }
 
+// name gives a folder that is whole its name. Rename replaces no folder that has something in it.
+func name(part, folder string) error {
+	if err := syncFolder(part); err != nil {
+		return err
+	}
+	switch err := os.Rename(part, folder); {
+	case errors.Is(err, fs.ErrExist):
+		return fmt.Errorf("%w: another database may archive to the same folder", err)
+	case err != nil:
+		return err
+	}
+	return syncFolder(filepath.Dir(folder))
+}
+
 // makeWay lets no day that is whole be overwritten: its rows may be in no database any more. One of
 // another database is refused. One of this database that it knows nothing of, because a run was cut
 // off or the database was restored, is put aside.
 func makeWay(folder, database string) error {
-	text, err := os.ReadFile(filepath.Join(folder, manifestFile))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	if _, err := os.Stat(folder); errors.Is(err, fs.ErrNotExist) {
+		return os.MkdirAll(filepath.Dir(folder), 0o700)
 	}
-	var m manifest
+
+	text, err := os.ReadFile(filepath.Join(folder, manifestFile))
+	m := manifest{Database: database}
 	if err == nil {
 		err = json.Unmarshal(text, &m)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read the manifest that is there: %w", err)
 	}
 	if m.Database != database {

@@ -67,14 +67,10 @@ func dayFolder(dir string, day time.Time) string {
 	return filepath.Join(dir, day.Format(time.DateOnly))
 }
 
-// copyOut writes the rows of query to a file, and returns what it holds when it is read back. Nobody
-// else may read it: it has the payments of all tenants.
+// copyOut writes the rows of query to a file, and returns what it holds when it is read back.
 func copyOut(ctx context.Context, tx pgx.Tx, folder, name, query string) (file, error) {
-	if err := os.MkdirAll(folder, 0o700); err != nil {
-		return file{}, err
-	}
 	path := filepath.Join(folder, name)
-	err := writeWhole(path, func(out io.Writer) error {
+	err := writeFile(path, func(out io.Writer) error {
 		packed, _ := gzip.NewWriterLevel(out, gzip.BestSpeed) // the level is a right one
 		command := "COPY (" + query + ") TO STDOUT WITH (FORMAT csv, HEADER)"
 		_, err := tx.Conn().PgConn().CopyTo(ctx, packed, command)
@@ -86,18 +82,13 @@ func copyOut(ctx context.Context, tx pgx.Tx, folder, name, query string) (file, 
 	return readBack(path, nil)
 }
 
-// writeWhole writes a file that has its name only when it is whole and on the disk.
-func writeWhole(path string, write func(io.Writer) error) error {
-	part := path + ".part"
-	out, err := os.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+// writeFile writes a file to the disk. Nobody else may read it: it has the payments of all tenants.
+func writeFile(path string, write func(io.Writer) error) error {
+	out, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
-
-	if err := errors.Join(write(out), out.Sync(), out.Close()); err != nil {
-		return err
-	}
-	return os.Rename(part, path)
+	return errors.Join(write(out), out.Sync(), out.Close())
 }
 
 // syncFolder puts names of files on the disk, too: a file that is there has none after a power cut.
@@ -187,7 +178,7 @@ func (m manifest) write(folder string) ([]byte, error) {
 	}
 
 	text = append(text, '\n')
-	err = writeWhole(filepath.Join(folder, manifestFile), func(out io.Writer) error {
+	err = writeFile(filepath.Join(folder, manifestFile), func(out io.Writer) error {
 		_, err := out.Write(text)
 		return err
 	})
