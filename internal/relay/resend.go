@@ -114,6 +114,7 @@ func (r Resend) Send(
 		}
 
 		// Large events come in several batches.
+		sent := 0
 		for done := false; !done; {
 			args := r.arguments(s, w.at, last)
 			if err := b.query(ctx, r.DB, readTimeout, p.batch(), readEvents, args...); err != nil {
@@ -126,11 +127,18 @@ func (r Resend) Send(
 			if err := publishAgain(ctx, publish, b.messages(), &w.at); err != nil {
 				return t, w.at + 1, err
 			}
+			sent += b.n
 			if done = b.n == len(b.found); done {
 				w.at = last
 			}
 		}
 
+		// A day that was dropped since the count took its events along.
+		if int64(sent) < counted.Events() {
+			if err := w.kept(ctx, w.oldest); err != nil {
+				return t, w.at + 1, err
+			}
+		}
 		t.add(counted)
 		progress(t, last)
 	}
@@ -175,20 +183,24 @@ type walk struct {
 	span   Span
 	at     int64     // all up to here were reached
 	newest time.Time // of the rows that were reached
+	oldest time.Time // of the last ones that next counted
 }
 
 // next adds up to limit rows behind the place to t, and returns the id of the last; 0: there is none.
 func (w *walk) next(ctx context.Context, limit int, t *Tally) (last int64, err error) {
 	var state string
 	var c TopicTally
-	var found time.Time
+	var newest, oldest time.Time
 	rows, _ := w.DB.Query(ctx, countEvents(limit), w.arguments(w.span, w.at, w.span.UntilID)...)
 	_, err = pgx.ForEachRow(rows, []any{
 		&c.Topic, &state, &c.Events, &c.Bytes, &c.FirstID, &c.LastID, &c.Earliest, &c.Latest,
 	}, func() error {
 		last = max(last, c.LastID)
-		if found.Before(c.Latest) {
-			found = c.Latest
+		if newest.Before(c.Latest) {
+			newest = c.Latest
+		}
+		if oldest.IsZero() || oldest.After(c.Earliest) {
+			oldest = c.Earliest
 		}
 		t.count(state, c)
 		return nil
@@ -197,18 +209,24 @@ func (w *walk) next(ctx context.Context, limit int, t *Tally) (last int64, err e
 		return 0, fmt.Errorf("read outbox: %w", err)
 	}
 
-	// What is dropped leaves no gap that could be told from that of a rollback. So look whether a day
-	// has gone that is not passed, after the read.
-	day, err := w.oldestDay(ctx)
-	switch {
-	case err != nil:
+	// Until a minute of the day that is the first now was reached, the day before is not passed.
+	if err := w.kept(ctx, w.newest.Add(-clockSlack)); err != nil {
 		return 0, err
-	case day.After(w.span.Oldest) && w.newest.Before(day.Add(clockSlack)):
-		return 0, &NotKeptError{Day: day, During: true}
 	}
 
-	if w.newest.Before(found) {
-		w.newest = found
+	if w.newest.Before(newest) {
+		w.newest = newest
 	}
+	w.oldest = oldest
 	return last, nil
+}
+
+// kept returns a NotKeptError if events from a moment on were dropped since the span was made. What is
+// dropped leaves no gap that could be told from that of a rollback, so look after each read.
+func (w *walk) kept(ctx context.Context, from time.Time) error {
+	day, err := w.oldestDay(ctx)
+	if err == nil && day.After(w.span.Oldest) && from.Before(day) {
+		err = &NotKeptError{Day: day, During: true}
+	}
+	return err
 }

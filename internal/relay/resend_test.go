@@ -357,6 +357,29 @@ func (d database) twoDays(t testing.TB) (tomorrow time.Time) {
 	return tomorrow
 }
 
+// The events of a batch are large, so they are read in pieces. Before the last one their day goes.
+func TestResendMissesNoDayThatGoesWithinABatch(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	day := d.twoDays(t)
+	d.exec(t, `UPDATE outbox_events SET payload = convert_to(repeat('x', 1000000), 'utf8') WHERE id BETWEEN 1420 AND 1440`)
+	r := d.resend()
+	s := span(t, r, relay.Ends{FromID: 1420, UntilID: 1500})
+
+	var last int64
+	_, next, err := r.Send(t.Context(), s, 100_000, func(_ context.Context, batch []relay.Message) error {
+		if last == 0 {
+			d.exec(t, `DROP TABLE outbox_events_`+day.Format("20060102"))
+		}
+		last = batch[len(batch)-1].ID
+		return nil
+	}, ignore)
+	var dropped *relay.NotKeptError
+	if !errors.As(err, &dropped) || !dropped.During || next != 1501 {
+		t.Errorf("the end of a day is dropped while it is sent: %v, go on with %d", err, next)
+	}
+}
+
 // passed puts the cursor of the relay "main" behind all events, as one that has sent them.
 func (d database) passed(t testing.TB, last int64) {
 	t.Helper()
