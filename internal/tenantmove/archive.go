@@ -22,6 +22,9 @@ const hasOlder = `
 SELECT EXISTS (SELECT FROM payments WHERE processed_at < ($1::date + 1)::timestamp AT TIME ZONE 'utc')
     OR EXISTS (SELECT FROM ledger_entries WHERE created_at < ($1::date + 1)::timestamp AT TIME ZONE 'utc')`
 
+var errArchiving = fmt.Errorf(
+	"%w: days are being archived: let `oncepay archive --delete` finish", ErrRefused)
+
 var archivedDays = table{"archived_days", "true"}
 
 type querier interface {
@@ -45,7 +48,7 @@ func sameArchive(ctx context.Context, source, target querier) (adopt bool, err e
 			return false, fmt.Errorf("look at what is archived: %w", err)
 		}
 		if !locked || undeleted > 0 {
-			return false, fmt.Errorf("%w: days are being archived: let `oncepay archive --delete` finish", ErrRefused)
+			return false, errArchiving
 		}
 	}
 	if last[0] == last[1] {

@@ -240,10 +240,14 @@ func (r *Result) copyFrom(ctx context.Context, source *pgxpool.Pool, to pgx.Tx) 
 		_ = conn.Hijack().Close(ctx)
 	}()
 
-	if _, err := conn.Exec(ctx, keepArchive); err != nil {
+	var alone bool
+	if err := conn.QueryRow(ctx, keepArchive).Scan(&alone); err != nil {
 		return fmt.Errorf("lock the archive: %w", err)
 	}
-	adopt, err := sameArchive(ctx, conn, to) // and looks whether it is locked
+	if !alone {
+		return errArchiving
+	}
+	adopt, err := sameArchive(ctx, conn, to)
 	if err != nil {
 		return err
 	}
