@@ -69,6 +69,7 @@ func unavailable(err error) bool {
 	if errors.As(err, &pg) {
 		switch pg.Code {
 		case "25006", // read-only: the pool is still connected to a former primary
+			"25P03", "25P04", // idle within a transaction, or in one, for too long
 			"40001", "40P01", "55P03", // lost a race more often than usual
 			"57014": // statement_timeout
 			return true
