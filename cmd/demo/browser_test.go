@@ -257,17 +257,20 @@ func (b *browser) countsAreTheDatabases(db *pgx.Conn) {
 
 func (b *browser) paymentIsTheDatabases(db *pgx.Conn) {
 	b.t.Helper()
-	var stored string
-	id := strings.TrimSpace(b.text("#payment-id"))
-	if err := db.QueryRow(b.t.Context(), statusOfPayment, id).Scan(&stored); err != nil {
-		b.t.Fatalf("payment %q: %v", id, err)
-	}
-	rows := b.text("#payment-rows")
-	for _, value := range strings.Fields(stored) {
-		if !strings.Contains(rows, value) {
-			b.t.Errorf("no %s in the rows: %s", value, rows)
+	testenv.Eventually(b.t, time.Minute, func() error { // the page reads it now and then
+		var stored string
+		id := strings.TrimSpace(b.text("#payment-id"))
+		if err := db.QueryRow(b.t.Context(), statusOfPayment, id).Scan(&stored); err != nil {
+			return fmt.Errorf("payment %q: %w", id, err)
 		}
-	}
+		rows := b.text("#payment-rows")
+		for _, value := range strings.Fields(stored) {
+			if !strings.Contains(rows, value) {
+				return fmt.Errorf("no %s in the rows: %s", value, rows)
+			}
+		}
+		return nil
+	})
 }
 
 // everythingHasAName reads the page as a screen reader does.

@@ -219,6 +219,10 @@ func TestPage(t *testing.T) {
 		{"nonsense", 404, "no such action"},
 	} {
 		status, text := s.press("actions/" + c.action)
+		if c.says == "down" && status == 200 { // a pause of the machine: it was up again
+			status, text = s.press("actions/" + c.action)
+		}
+
 		if status != c.status || !strings.Contains(text, c.says) {
 			t.Fatalf("%s: %d %s", c.action, status, text)
 		}

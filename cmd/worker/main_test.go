@@ -55,7 +55,7 @@ type instance struct {
 func start(t *testing.T, url string, more ...string) *instance {
 	t.Helper()
 	i := &instance{}
-	env := map[string]string{"DATABASE_URL": url, "ADMIN_ADDR": "127.0.0.1:0", "EXPIRY_INTERVAL": "100ms", "WORKER_PARTS": "expiry"}
+	env := map[string]string{"DATABASE_URL": url + "&statement_timeout=60s&idle_in_transaction_session_timeout=60s", "ADMIN_ADDR": "127.0.0.1:0", "EXPIRY_INTERVAL": "100ms", "WORKER_PARTS": "expiry"}
 	for n := 0; n < len(more); n += 2 {
 		env[more[n]] = more[n+1]
 	}

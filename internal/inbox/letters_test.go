@@ -488,7 +488,7 @@ func TestEventThatTakesTooLongIsParked(t *testing.T) {
 		"idle_in_transaction_session_timeout": func(ctx context.Context, tx pgx.Tx) (err error) {
 			for err == nil && ctx.Err() == nil { // the connection is lost
 				select {
-				case <-time.After(300 * time.Millisecond):
+				case <-time.After(1500 * time.Millisecond):
 					_, err = tx.Exec(ctx, `SELECT 1`)
 				case <-ctx.Done():
 				}
@@ -500,7 +500,7 @@ func TestEventThatTakesTooLongIsParked(t *testing.T) {
 			t.Parallel()
 			d := newDesk(t, testenv.Brokers(t), 1)
 			c := d.consumer(t)
-			c.DB = d.poolWith(t, func(c *pgx.ConnConfig) { c.RuntimeParams[limit] = "200" })
+			c.DB = d.poolWith(t, func(c *pgx.ConnConfig) { c.RuntimeParams[limit] = "1000" })
 			c.Handle = func(ctx context.Context, tx pgx.Tx, events []inbox.Event) error {
 				for _, e := range events {
 					if string(e.Key) == "slow" {

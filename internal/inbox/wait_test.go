@@ -35,7 +35,7 @@ func TestWaitForAnotherCommitIsNoFailure(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	pool := d.poolWith(t, func(c *pgx.ConnConfig) { c.RuntimeParams["statement_timeout"] = "200" })
+	pool := d.poolWith(t, func(c *pgx.ConnConfig) { c.RuntimeParams["statement_timeout"] = "1000" })
 	c := d.consumer(t)
 	c.DB, c.Tries = pool, 2
 	d.start(t, c)

@@ -202,14 +202,24 @@ func (b *bank) slowCommits(t *testing.T, seconds float64) {
 func TestSlowCommitHoldsNothing(t *testing.T) {
 	t.Parallel()
 	b := newBank(t, nil)
-	b.OnHeld = func(account uuid.UUID) { t.Errorf("%s counts as held", account) }
 	hot, account := b.customer(t, 100), b.customer(t, 0)
 	b.slowCommits(t, 0.5)
+	began := time.Now()
+	paused := func() bool { return time.Since(began) > 4*time.Second } // the machine: then it is held
+	b.OnHeld = func(account uuid.UUID) {
+		if !paused() {
+			t.Errorf("%s counts as held", account)
+		}
+	}
 
 	var all sync.WaitGroup
 	for range 3 {
 		all.Go(func() {
-			as, err := b.Processor.Process(soon(t), []payments.Request{b.pay(hot, account, 1)})
+			r := []payments.Request{b.pay(hot, account, 1)}
+			as, err := b.Processor.Process(soon(t), r)
+			for err == nil && as[0].State == idempotency.Busy && paused() {
+				as, err = b.Processor.Process(soon(t), r)
+			}
 			if err != nil || as[0].State != idempotency.New {
 				t.Errorf("answered %v, %v", states(as), err)
 			}
@@ -280,6 +290,7 @@ func TestSlowCommitsSetAccountFree(t *testing.T) {
 	}
 	release()
 	b.slowCommits(t, 2.8)
+	began := time.Now()
 
 	other := &payments.Processor{DB: b.DB, Retention: b.Retention, Render: render} // another instance
 	done := make(chan error)
@@ -295,7 +306,7 @@ func TestSlowCommitsSetAccountFree(t *testing.T) {
 	})
 	waits, cancel := context.WithTimeout(t.Context(), 2*time.Second) // the COMMIT takes longer
 	defer cancel()
-	if !b.Await(waits, r) {
+	if !b.Await(waits, r) && time.Since(began) < 2500*time.Millisecond { // unless the machine paused
 		t.Error("the account counts as held")
 	}
 	if err := <-done; err != nil {
@@ -317,9 +328,7 @@ func TestFrozenInstanceHoldsAccount(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Second)
-	defer cancel()
-	as, err := b.Processor.Process(ctx, []payments.Request{b.pay(stuck, account, 1)})
+	as, err := b.Processor.Process(soon(t), []payments.Request{b.pay(stuck, account, 1)})
 	if diff := cmp.Diff([]string{"busy"}, states(as)); diff != "" {
 		t.Error(diff, err)
 	}

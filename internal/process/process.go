@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"syscall"
@@ -84,8 +85,23 @@ func Start(ctx context.Context, dir, name string, env ...string) (*Process, erro
 	return StartAs(ctx, dir, name, name, env...)
 }
 
-// StartAs is Start for one of several processes of a program: name is the process's, and its log's.
+// late is what a program says whose database or broker did not answer in the three seconds of its
+// start.
+var late = regexp.MustCompile(`no answer from|deadline exceeded|timeout`)
+
+// StartAs is Start for one of several processes of a program: name is the process's, and its log's. A
+// program that was too slow is started up to three times, as a supervisor would: a machine that runs
+// all of them may stand still for some seconds.
 func StartAs(ctx context.Context, dir, program, name string, env ...string) (*Process, error) {
+	for tries := 1; ; tries++ {
+		p, err := startAs(ctx, dir, program, name, env...)
+		if err == nil || tries == 3 || ctx.Err() != nil || !late.MatchString(err.Error()) {
+			return p, err
+		}
+	}
+}
+
+func startAs(ctx context.Context, dir, program, name string, env ...string) (*Process, error) {
 	// We wait for a line of the log, so the log must be JSON and contain it.
 	for _, v := range env {
 		switch v {

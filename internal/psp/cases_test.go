@@ -373,15 +373,25 @@ func (p patient) Refund(ctx context.Context, op payments.Operation) psp.Answer {
 	return p.Client.Refund(ctx, op)
 }
 
+// open tries more than once: a pause of the machine may outlast an attempt.
+func open(ctx context.Context, url string, log *slog.Logger) (pool *pgxpool.Pool, err error) {
+	for range 5 {
+		if pool, err = postgres.Open(ctx, url, "worker", 4, log); err == nil || ctx.Err() != nil {
+			break
+		}
+	}
+	return pool, err
+}
+
 // run runs a worker that claims and records through two ways, with a short lease.
 func run(ctx context.Context, claims, records, url string, lease, call time.Duration) error {
 	log := slog.New(slog.DiscardHandler)
-	claimer, err := postgres.Open(ctx, claims, "worker", 4, log)
+	claimer, err := open(ctx, claims, log)
 	if err != nil {
 		return err
 	}
 	defer claimer.Close()
-	recorder, err := postgres.Open(ctx, records, "worker", 4, log)
+	recorder, err := open(ctx, records, log)
 	if err != nil {
 		return err
 	}

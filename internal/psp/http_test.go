@@ -113,7 +113,7 @@ func TestBrokenCalls(t *testing.T) {
 			}
 			patience := time.Minute
 			if c.want == psp.Timeout {
-				patience = 500 * time.Millisecond
+				patience = 5 * time.Second
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()

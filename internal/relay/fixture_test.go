@@ -19,7 +19,7 @@ import (
 )
 
 // soon is the longest that a condition is waited for. It is long because it is only waited out when a test fails.
-const soon = 20 * time.Second
+const soon = time.Minute
 
 // database is a test's own database, with a table of aggregates whose rows are locked as the promise asks.
 type database struct {

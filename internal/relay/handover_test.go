@@ -24,14 +24,14 @@ func TestSlowOpenKeepsLease(t *testing.T) {
 		}
 		return b.Open(ctx, relay, cursor)
 	}
-	short := func(r *relay.Relay) { r.Lease = 3 * time.Second } // it is opened within five
+	short := func(r *relay.Relay) { r.Lease = 4 * time.Second } // it is opened within five
 	start(t, d.relay, slow, short)
 	next(t, opening, "a leader")
 	d.commit(t, "a") // somebody else would have something to do
 	two := start(t, d.relay, slow, short)
 	taken := ask[time.Time](t, d, `SELECT clock_timestamp()`)
 	testenv.Eventually(t, soon, func() error {
-		if !ask[bool](t, d, `SELECT clock_timestamp() > $1::timestamptz + '3500ms'`, taken) {
+		if !ask[bool](t, d, `SELECT clock_timestamp() > $1::timestamptz + '4500ms'`, taken) {
 			return errors.New("the lease has not run out long ago")
 		}
 		return nil

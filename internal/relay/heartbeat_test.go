@@ -21,7 +21,7 @@ func TestLeaseIsKeptThroughSlowStart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			const lease = 3 * time.Second
+			const lease = 6 * time.Second
 			d, b := newDatabase(t), &broker{}
 			short := func(r *relay.Relay) { r.Lease = lease }
 			d.commit(t, "a")
@@ -62,7 +62,7 @@ func TestIdleLeaderNoticesThatItWasReplaced(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d, b := newDatabase(t), &broker{}
-			r := start(t, d.relay, b.Open, func(r *relay.Relay) { r.Lease = 6 * time.Second })
+			r := start(t, d.relay, b.Open, func(r *relay.Relay) { r.Lease = 10 * time.Second })
 			next(t, r.leading, "a leader")
 			d.commit(t, "a")
 			d.movedTo(t, 1)

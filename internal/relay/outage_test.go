@@ -120,7 +120,7 @@ func TestDatabaseAwayIsWaitedOut(t *testing.T) {
 // relay must stay leader. Here it waits for a lock.
 func TestLongReadKeepsLease(t *testing.T) {
 	t.Parallel()
-	const lease, limit = 4 * time.Second, 200 * time.Millisecond
+	const lease, limit = 6 * time.Second, 500 * time.Millisecond
 	d, b := newDatabase(t), &broker{}
 	config, err := pgxpool.ParseConfig(d.URLAs("relay"))
 	if err != nil {

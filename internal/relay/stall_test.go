@@ -164,7 +164,7 @@ func TestSlowIsNoStall(t *testing.T) {
 		d.commit(t, "a") // one batch each, much more than is sent here
 	}
 	start(t, d.relay, b.Open, func(r *relay.Relay) { r.Batch = 1 })
-	s := &relay.Stalls{Relay: "main", Lease: 10 * aLease} // a pause of the machine is no stall either
+	s := &relay.Stalls{Relay: "main", Lease: 20 * aLease} // a pause of the machine is no stall either
 	b.waitFor(t, 1)
 	stays(t, d, s, "it is slow")
 	if len(b.received()) == 100 {

@@ -149,7 +149,7 @@ func (b *bench) run(t testing.TB, s *webhooks.Sender) (stop func()) {
 // sending runs a sender that tries again soon.
 func (b *bench) sending(t testing.TB) (stop func()) {
 	t.Helper()
-	return b.run(t, &webhooks.Sender{Schedule: []time.Duration{20 * time.Millisecond}})
+	return b.run(t, &webhooks.Sender{Schedule: []time.Duration{20 * time.Millisecond}, Timeout: time.Minute})
 }
 
 // received is a call that a receiver got.

@@ -49,7 +49,7 @@ func TestThroughPgBouncerARelayThatIsKilledIsReplaced(t *testing.T) {
 
 func TestPgBouncerStoppedRelayIsFenced(t *testing.T) {
 	t.Parallel()
-	r := newRelays(t, "1s")
+	r := newRelays(t, "5s")
 	first := r.start()
 	r.leads(first)
 	second := r.start()
@@ -85,6 +85,10 @@ func newRelays(t *testing.T, lease string) *relays {
 	t.Helper()
 	db := testenv.Database(t)
 	bouncer := newPgBouncer(t, db, db.URL)
+	// The limits of the role are not for the test's own writers.
+	if _, err := db.Pool(t, "").Exec(t.Context(), "ALTER ROLE api_write IN DATABASE "+db.Name+" RESET ALL"); err != nil {
+		t.Fatal(err)
+	}
 	r := newRelaysVia(t, db, bouncer.URL, bouncer.Pool("api_write", aggregates), "RELAY_LEASE="+lease)
 	r.bouncer = bouncer
 	return r

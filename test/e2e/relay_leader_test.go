@@ -80,7 +80,7 @@ func TestARelayThatIsToldToEndHandsOverAtOnce(t *testing.T) {
 }
 
 func TestLeaderStoppedBeyondItsLeaseIsFenced(t *testing.T) {
-	forEachDelivery(t, "1s", func(t *testing.T, r *relays) {
+	forEachDelivery(t, "5s", func(t *testing.T, r *relays) {
 		first := r.start()
 		r.leads(first)
 		second := r.start()

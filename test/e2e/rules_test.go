@@ -116,7 +116,7 @@ func newWatched(t *testing.T, rules string) *watched {
 	}
 
 	env := map[string][]string{
-		"api":      {"DATABASE_URL=" + w.url("api_write"), "DATABASE_READ_URL=" + w.url("api_read"), "HTTP_ADDR=" + w.api.Addr},
+		"api":      {"DATABASE_URL=" + w.url("api_write") + unhurried, "DATABASE_READ_URL=" + w.url("api_read") + unhurried, "HTTP_ADDR=" + w.api.Addr},
 		"relay":    append(w.relayEnv[:3:3], "DATABASE_URL="+w.url("relay"), "RELAY_LEASE=2s"),
 		"consumer": append(w.consumerEnv[:3:3], "DATABASE_URL="+w.url("consumer")),
 		"worker":   append(w.relayEnv[:2:2], "DATABASE_URL="+w.url("worker"), "WEBHOOKS_GROUP="+w.prefix+"webhooks", "PSP_URL="+w.startPSP(t), "PSP_API_KEY=sk_test"),

@@ -45,7 +45,7 @@ func TestKafkaLosesEvents(t *testing.T) {
 	// Nobody pays any more. Slowly, so that the interrupt comes in between.
 	kafka.lose()
 	total := s.count(`SELECT count(*) FROM outbox_events`)
-	goesOn := s.interrupt(append(from, "--rate", "20", "--send"), func() error {
+	goesOn := s.interrupt(append(from, "--rate", "2", "--send"), func() error {
 		if kafka.records() == 0 {
 			return errors.New("nothing is sent")
 		}

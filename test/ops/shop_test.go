@@ -57,7 +57,9 @@ func newShop(t *testing.T) *shop {
 	s.owner = s.db.Pool(t, "")
 
 	// The database may be slow without a request failing: the handler gives up after 8 s.
-	patient := func(role string) string { return s.db.URLAs(role) + "&statement_timeout=20s&lock_timeout=20s" }
+	patient := func(role string) string {
+		return s.db.URLAs(role) + "&statement_timeout=20s&lock_timeout=20s&idle_in_transaction_session_timeout=20s"
+	}
 	prefix := testenv.TopicPrefix(t)
 	brokers := "KAFKA_BROKERS=" + strings.Join(testenv.Brokers(t), ",")
 	s.env = map[string][]string{

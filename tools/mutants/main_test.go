@@ -111,7 +111,7 @@ func TestVerdicts(t *testing.T) {
 	}
 
 	var stdout, stderr bytes.Buffer
-	if code := run(t.Context(), []string{"-timeout", "2s"}, &stdout, &stderr); code != 1 {
+	if code := run(t.Context(), []string{"-timeout", "10s"}, &stdout, &stderr); code != 1 {
 		t.Errorf("exit code %d: %s", code, stderr.String())
 	}
 	var got []string
@@ -126,7 +126,7 @@ func TestVerdicts(t *testing.T) {
 		"BROKEN twice: old is 2 times in sum.go, must be there once",
 		"SURVIVED unseen: about unseen",
 		"caught difference: TestSum sum_test.go:7: 2 + 3 is -1",
-		"caught hangs: hung for 2s",
+		"caught hangs: hung for 10s",
 	}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("%s\nwant\n%s\nall:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"), stdout.String())
