@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -47,5 +48,26 @@ func TestReadinessPingsOnceASecond(t *testing.T) {
 		if pools.ready(t.Context()) == nil {
 			t.Error("ready without its database")
 		}
+	}
+}
+
+// A server that takes no writes is taken for a demoted primary, unless the URL says that it may be a
+// standby.
+func TestStandbyForReadsIsSaidToBeOne(t *testing.T) {
+	t.Parallel()
+	db := testenv.Database(t)
+	standby := db.URLAs("api_read") + "&default_transaction_read_only=on"
+	open := func(read string) error {
+		pools, err := openPools(t.Context(), config.API{
+			DatabaseURL: db.URLAs("api_write"), DatabaseReadURL: read, DatabasePool: 1,
+		}, slog.New(slog.DiscardHandler))
+		pools.close()
+		return err
+	}
+	if err := open(standby); err == nil || !strings.Contains(err.Error(), "read only connection") {
+		t.Errorf("a server without writes: %v", err)
+	}
+	if err := open(standby + "&target_session_attrs=prefer-standby"); err != nil {
+		t.Errorf("a standby: %v", err)
 	}
 }

@@ -31,6 +31,12 @@ func TestALostArchiveIsMadeAgain(t *testing.T) {
 		t.Errorf("%d days are forgotten of which entries are gone", n)
 	}
 	s.exec(t, `INSERT INTO ledger_entries SELECT * FROM away`)
+	s.exec(t, `CREATE TABLE gone AS SELECT p.* FROM payments p JOIN archived_days ON day = (processed_at AT TIME ZONE 'utc')::date
+		WHERE deleted_at IS NULL; DELETE FROM payments p USING gone g WHERE p.id = g.id`, pgx.QueryExecModeSimpleProtocol)
+	if n := s.count(t, forgetDays(t)); n != 0 || s.count(t, openings) != later {
+		t.Errorf("%d days are forgotten of which payments are gone", n)
+	}
+	s.exec(t, `INSERT INTO payments SELECT * FROM gone`)
 
 	// Another run is at work: nothing is forgotten.
 	other := s.conn(t)

@@ -27,7 +27,7 @@ import (
 // API configures cmd/api.
 type API struct {
 	DatabaseURL     string `env:"DATABASE_URL" check:"postgres" example:"postgres://api_write:secret@localhost:5432/oncepay" help:"Postgres, as a login with the role api_write; the primary, since it writes"`
-	DatabaseReadURL string `env:"DATABASE_READ_URL" default:"$DATABASE_URL" check:"postgres" example:"postgres://api_read:secret@localhost:5432/oncepay" help:"Postgres for GET requests, as a login with the role api_read, which sees only the rows of the tenant that asks"`
+	DatabaseReadURL string `env:"DATABASE_READ_URL" default:"$DATABASE_URL" check:"postgres" example:"postgres://api_read:secret@localhost:5432/oncepay" help:"Postgres for GET requests, as a login with the role api_read, which sees only the rows of the tenant that asks; for a standby with target_session_attrs=prefer-standby"`
 	DatabasePool    int    `env:"DATABASE_POOL" default:"16" min:"1" max:"1000" help:"most connections of the write pool"`
 	RowSecurity     string `env:"ROW_LEVEL_SECURITY" default:"required" oneof:"required off" help:"required: the API does not start when the login of DATABASE_READ_URL sees the rows of every tenant; off: it warns"`
 

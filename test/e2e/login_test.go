@@ -107,6 +107,7 @@ func TestLogInToKafka(t *testing.T) {
 				t.Fatalf("%v %+v", err, paid)
 			}
 			c.statementsMatchTheLedger()
+			c.number(1, `SELECT count(*) FROM inbox_consumers WHERE keep_days IS NOT NULL`) // it may ask how long topics keep
 		})
 	}
 

@@ -79,6 +79,9 @@ func TestMoveByReplication(t *testing.T) {
 	moved.drain()
 	moved.complete()
 	moved.adopt("the database was restored", from...)
+
+	shell(steps[5])
+	r.refuses("read only connection")
 }
 
 // documented returns the blocks of "By logical replication".
@@ -95,8 +98,8 @@ func documented(t *testing.T) (blocks []string) {
 			blocks = append(blocks, strings.ReplaceAll(strings.TrimPrefix(block, "       "), "\n       ", "\n"))
 		}
 	}
-	if len(blocks) != 5 {
-		t.Fatalf("docs/operating.md has %d blocks, want 5", len(blocks))
+	if len(blocks) != 6 {
+		t.Fatalf("docs/operating.md has %d blocks, want 6", len(blocks))
 	}
 	return blocks
 }

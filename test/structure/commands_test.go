@@ -35,6 +35,8 @@ var ranBy = map[string]string{
 	`psql "$NEW" -c "CREATE SUBSCRIPTION move CONNECTION '$OLD' PUBLICATION move, move_outbox"`:                                                         moved,
 	`psql "$NEW" -Atc "SELECT bool_and(srsubstate = 'r') FROM pg_subscription_rel"`:                                                                     moved,
 	`psql "$OLD" -Atc "SELECT confirmed_flush_lsn >= pg_current_wal_lsn() FROM pg_replication_slots WHERE slot_name = 'move'"`:                          moved,
+	"DATABASE_READ_URL=postgres://api_read:…@standby,primary/oncepay?target_session_attrs=prefer-standby":                                               "cmd/api/pools_test.go:TestStandbyForReadsIsSaidToBeOne",
+	`psql "$OLD" -c 'ALTER DATABASE oncepay SET default_transaction_read_only = on'`:                                                                    moved,
 	`psql "$NEW" -c 'DROP SUBSCRIPTION move'`:                                                                                                           moved,
 	`psql "$OLD" -Atc "SELECT format('SELECT setval(%L, %s);', sequencename, last_value) FROM pg_sequences WHERE last_value IS NOT NULL" | psql "$NEW"`: moved,
 }
