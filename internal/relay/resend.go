@@ -27,10 +27,9 @@ type Resend struct {
 	Aggregate string // only those of this aggregate; empty: all
 }
 
-const (
-	maxResend  = 2500 // events of a batch
-	countBatch = 5000 // events that are counted together
-)
+// maxResend is how many events are sent, or counted, together. On a small table the planner takes a
+// larger limit for all there is, and sorts it.
+const maxResend = 1000
 
 // The cursor's snapshots say what was sent, see behind. A letter that waits holds the later events
 // of its aggregate, even if they have none of their own.
@@ -50,7 +49,8 @@ const parkedNow = `
 const wanted = `($8 = '' OR o.aggregate_type = $8) AND ($9 = '' OR o.aggregate_id = $9)`
 
 // countEvents goes through the next rows of the index on id. octet_length reads no payload that is
-// stored apart. The limit is a literal, which the planner knows.
+// stored apart. The limit is a literal, which the planner knows. The end of the range is outside: of
+// two bounds on id it expects so few rows that it would sort all there are, for each batch.
 func countEvents(limit int) string {
 	return fmt.Sprintf(`
 SELECT o.aggregate_type,
@@ -58,7 +58,8 @@ SELECT o.aggregate_type,
             WHEN `+skippedBefore+` THEN 'skipped' WHEN `+parkedNow+` THEN 'parked' ELSE 'sent' END,
        count(*), sum(octet_length(o.payload) + octet_length(o.headers::text)),
        min(o.id), max(o.id), min(o.created_at), max(o.created_at)
-FROM (SELECT * FROM outbox_events WHERE id > $1 AND id <= $2 ORDER BY id LIMIT %d) o
+FROM (SELECT * FROM outbox_events WHERE id > $1 ORDER BY id LIMIT %d) o
+WHERE o.id <= $2
 GROUP BY 1, 2`, limit)
 }
 
@@ -84,7 +85,7 @@ func (r Resend) Count(
 ) (t Tally, err error) {
 	w := walk{Resend: r, span: s, at: s.FromID - 1}
 	for {
-		last, err := w.next(ctx, countBatch, &t)
+		last, err := w.next(ctx, maxResend, &t)
 		if err != nil || last == 0 {
 			return t, err
 		}
