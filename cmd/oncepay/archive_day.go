@@ -104,7 +104,7 @@ func archiveDay(
 		if err != nil {
 			return err
 		}
-		defer os.RemoveAll(part)
+		defer os.RemoveAll(part) // of a run that failed; what is left says so in its name
 
 		m = manifest{Day: day.Format(time.DateOnly), Database: database}
 		for _, f := range files {

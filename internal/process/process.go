@@ -87,7 +87,7 @@ func Start(ctx context.Context, dir, name string, env ...string) (*Process, erro
 
 // late is what a program says whose database or broker did not answer in the three seconds of its
 // start.
-var late = regexp.MustCompile(`no answer from|deadline exceeded|timeout`)
+var late = regexp.MustCompile(`no answer from|deadline exceeded|i/o timeout`)
 
 // StartAs is Start for one of several processes of a program: name is the process's, and its log's. A
 // program that was too slow is started up to three times, as a supervisor would: a machine that runs

@@ -366,12 +366,9 @@ func TestResendMissesNoDayThatGoesWithinABatch(t *testing.T) {
 	r := d.resend()
 	s := span(t, r, relay.Ends{FromID: 1420, UntilID: 1500})
 
-	var last int64
-	_, next, err := r.Send(t.Context(), s, 100_000, func(_ context.Context, batch []relay.Message) error {
-		if last == 0 {
-			d.exec(t, `DROP TABLE outbox_events_`+day.Format("20060102"))
-		}
-		last = batch[len(batch)-1].ID
+	drop := sync.OnceFunc(func() { d.exec(t, `DROP TABLE outbox_events_`+day.Format("20060102")) })
+	_, next, err := r.Send(t.Context(), s, 100_000, func(context.Context, []relay.Message) error {
+		drop()
 		return nil
 	}, ignore)
 	var dropped *relay.NotKeptError

@@ -72,11 +72,11 @@ func TestAuthorizationsExpireOnceThoughAWorkerDies(t *testing.T) {
 			}
 			versions, seen := map[string]string{}, map[string]bool{}
 			for _, r := range chain.topic("payments", 2+2*total) {
-				if id := header(r, "ce_id"); seen[id] {
+				id := header(r, "ce_id")
+				if seen[id] {
 					continue // the relay has sent it again
-				} else {
-					seen[id] = true
 				}
+				seen[id] = true
 				if kind := header(r, "ce_type"); kind != "payment.completed" {
 					versions[string(r.Key)] += kind + " " + header(r, "ce_sequence") + ", "
 				}
