@@ -1,9 +1,7 @@
 package payments_test
 
 import (
-	"maps"
 	"math/rand/v2"
-	"slices"
 	"testing"
 	"time"
 
@@ -99,7 +97,7 @@ func (m *books) learn(t *testing.T) {
 func (m *books) record(t *testing.T, random *rand.Rand, outcomes map[payments.Recorded]int) {
 	t.Helper()
 	m.learn(t)
-	ids := slices.SortedFunc(maps.Keys(m.operations), func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) })
+	ids := inOrder(m.operations)
 	ids = append(ids[max(0, len(ids)-30):], uuid.New())
 	var results []payments.Result
 	for range random.IntN(12) {
