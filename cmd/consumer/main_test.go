@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/oncepay/oncepay/internal/process"
 	"github.com/oncepay/oncepay/internal/program"
 	"github.com/oncepay/oncepay/internal/testenv"
 )
@@ -111,13 +112,12 @@ func TestPaymentsReachTheStatements(t *testing.T) {
 	}
 	defer client.Close()
 
-	free, err := net.Listen("tcp", "127.0.0.1:0")
+	admin, err := process.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
 	getenv := env("DATABASE_URL", db.URLAs("consumer"), "KAFKA_BROKERS", strings.Join(testenv.Brokers(t), ","), "TOPIC_PREFIX", prefix,
-		"CONSUMER_GROUP", prefix+"statements", "ADMIN_ADDR", free.Addr().String())
-	free.Close()
+		"CONSUMER_GROUP", prefix+"statements", "ADMIN_ADDR", admin)
 	var log buffer
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)

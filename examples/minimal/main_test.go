@@ -20,6 +20,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/oncepay/oncepay/internal/process"
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
@@ -90,12 +91,10 @@ func start(t *testing.T, env ...string) string {
 	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := process.FreeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	address := listener.Addr().String()
-	listener.Close() // another program could take the port now; then the example says so
 
 	var log strings.Builder
 	cmd := exec.Command(binary)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -128,17 +127,6 @@ func newProgram(t *testing.T, env ...string) *program {
 func (p *program) start() { p.now = start(p.t, p.dir, "orders", p.env...) }
 func (p *program) kill()  { p.now.Kill() }
 
-// freeAddress returns one that another program could take now; then the program says so.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	return listener.Addr().String()
-}
-
 // order places the order of that number, and cancels some.
 func (p *program) order(ctx context.Context, i int, b *bank) error {
 	a, err := (&client.Client{URL: "http://" + p.addr}).Post(ctx, "/orders", fmt.Sprint("order-", i), bodyOf(i, b))
@@ -240,6 +228,16 @@ func (b *bank) compare(t *testing.T, db *pgxpool.Pool) {
 	if received != turnover || strangers != 0 {
 		t.Errorf("the shop got %d and sold for %d; %d payments have no order", received, turnover, strangers)
 	}
+}
+
+// freeAddress returns one for a program that is killed and comes back.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	address, err := process.FreeAddress()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address
 }
 
 // sent waits until the relay has sent everything, and looks for each event on the topic.

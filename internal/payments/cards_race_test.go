@@ -113,6 +113,19 @@ func TestNoResultsDeadlock(t *testing.T) {
 	var mu sync.Mutex
 	results := map[uuid.UUID]payments.Result{} // what the PSP did
 	applied := map[uuid.UUID]int{}
+
+	// Some are paid before, so that refunds are accepted however the others are scheduled.
+	first, err := b.ClaimOperations(soon(t), 20, time.Hour)
+	if err != nil || len(first) != 20 {
+		t.Fatalf("claimed %d, %v", len(first), err)
+	}
+	var ended []payments.Result
+	for _, o := range first {
+		results[o.ID], applied[o.ID] = succeeded(o.ID), 1
+		ended = append(ended, results[o.ID])
+	}
+	b.recordAll(t, slices.Repeat([]payments.Recorded{payments.Applied}, len(first)), ended...)
+
 	known := func(random *rand.Rand) (some []payments.Result) {
 		mu.Lock()
 		defer mu.Unlock()

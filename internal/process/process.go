@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -69,13 +70,18 @@ const (
 )
 
 // FreeAddress returns an address that a program can listen on, the same each time that it is started.
-func FreeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", fmt.Errorf("find a free port: %w", err)
+// Its port is below those that a system gives to whoever asks for any (from 32768 on Linux, 49152
+// elsewhere), so that none of these has it while the program is down.
+func FreeAddress() (address string, err error) {
+	for range 20 {
+		address = fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(12_000))
+
+		var l net.Listener
+		if l, err = net.Listen("tcp", address); err == nil {
+			return address, l.Close()
+		}
 	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	return "", fmt.Errorf("find a free port: %w", err)
 }
 
 // Start runs the program of that name in dir, with env alone as its environment. It returns when
@@ -86,8 +92,8 @@ func Start(ctx context.Context, dir, name string, env ...string) (*Process, erro
 }
 
 // late is what a program says whose database or broker did not answer in the three seconds of its
-// start.
-var late = regexp.MustCompile(`no answer from|deadline exceeded|i/o timeout`)
+// start, or whose database ended its session (57P01).
+var late = regexp.MustCompile(`no answer from|deadline exceeded|i/o timeout|57P01`)
 
 // StartAs is Start for one of several processes of a program: name is the process's, and its log's. A
 // program that was too slow is started up to three times, as a supervisor would: a machine that runs
@@ -124,7 +130,12 @@ func startAs(ctx context.Context, dir, program, name string, env ...string) (*Pr
 		return nil, errors.Join(fmt.Errorf("read log of %s: %w", name, err), log.Close())
 	}
 
-	p.cmd.Env = append([]string{"ADMIN_ADDR=127.0.0.1:0"}, env...)
+	// Who starts it again may ask for the same address.
+	admin, err := FreeAddress()
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start %s: %w", name, err), log.Close())
+	}
+	p.cmd.Env = append([]string{"ADMIN_ADDR=" + admin}, env...)
 
 	// In a group of its own: a terminal's Ctrl-C reaches only us, and we stop the programs in
 	// order.

@@ -116,7 +116,11 @@ const unhurried = "&statement_timeout=20s&idle_in_transaction_session_timeout=20
 
 func (c *chain) startAPI() {
 	c.t.Helper()
-	c.api = c.start("api", "DATABASE_URL="+c.url("api_write")+unhurried, "DATABASE_READ_URL="+c.url("api_read")+unhurried, "HTTP_ADDR=127.0.0.1:0")
+	free, err := process.FreeAddress() // it comes back there
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.api = c.start("api", "DATABASE_URL="+c.url("api_write")+unhurried, "DATABASE_READ_URL="+c.url("api_read")+unhurried, "HTTP_ADDR="+free)
 }
 
 func (c *chain) startRelay() {

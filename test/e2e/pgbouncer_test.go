@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/oncepay/oncepay/internal/process"
 	"github.com/oncepay/oncepay/internal/testenv"
 )
 
@@ -50,7 +51,14 @@ func newPgBouncer(t *testing.T, db *testenv.DB, server string) *pgBouncer {
 	}
 	b.write("userlist.txt", users.String())
 	for attempt := 1; ; attempt++ {
-		b.port = freePort(t)
+		free, err := process.FreeAddress()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, port, _ := strings.Cut(free, ":")
+		if b.port, err = strconv.Atoi(port); err != nil {
+			t.Fatal(err)
+		}
 		b.write("pgbouncer.ini", ini+fmt.Sprintf(testsOwn, b.port, b.dir))
 		if b.start(binary) {
 			return b
@@ -127,16 +135,6 @@ func readableDir(t *testing.T) string {
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) }) // temporary
 	return dir
-}
-
-func freePort(t *testing.T) int {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port
 }
 
 func (b *pgBouncer) write(name, text string) {

@@ -47,7 +47,7 @@ type pspOptions struct {
 }
 
 // settleMax is for how long payments may be processing after the last fault.
-const settleMax = time.Minute
+const settleMax = 2 * time.Minute
 
 func pspCommand(ctx context.Context, args []string, stdout io.Writer) error {
 	var o pspOptions
