@@ -43,16 +43,13 @@ other cluster: docs/scaling.md.`,
 		"how long to wait until the tenant is at rest; default 2m", parsePatience)
 
 	c.RunE = func(c *cobra.Command, _ []string) error {
-		cfg, err := config.LoadTarget(o.getenv)
-		if err != nil {
-			return err
-		}
 		source, tenant, err := o.openWithTenant(c.Context(), name)
 		if err != nil {
 			return err
 		}
 		defer source.Close()
-		target, err := openOwned(c.Context(), "TARGET_DATABASE_URL", cfg.TargetURL)
+
+		target, err := o.openTarget(c.Context())
 		if err != nil {
 			return err
 		}
@@ -77,13 +74,18 @@ func (o operator) letTenantStay() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "stay NAME",
 		Short: "Give up a move that did not finish: the tenant's requests are executed here again",
-		Long: `Gives up a move that did not finish: the tenant's requests are executed here again. The target
-has nothing of it. A tenant that has left cannot stay.`,
-		Example: "  oncepay tenants stay acme",
+		Long: `Gives up a move that did not finish: the tenant's requests are executed here again. Refused if
+the cluster of TARGET_DATABASE_URL has the tenant, or is being copied to.
+
+--target-is-lost does not look: nobody may ever start that cluster again, also from a backup.`,
+		Example: `  export TARGET_DATABASE_URL=postgres://postgres:secret@other:5432/oncepay
+  oncepay tenants stay acme
+  oncepay tenants stay acme --target-is-lost`,
 	}
 
 	var name string
 	program.Argument(c, &name, parseName)
+	lost := c.Flags().Bool("target-is-lost", false, "do not look whether the target has the tenant")
 
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		source, tenant, err := o.openWithTenant(c.Context(), name)
@@ -92,7 +94,15 @@ has nothing of it. A tenant that has left cannot stay.`,
 		}
 		defer source.Close()
 
-		if err := tenantmove.Stay(c.Context(), source, tenant); err != nil {
+		var target *pgxpool.Pool
+		if !*lost {
+			if target, err = o.openTarget(c.Context()); err != nil {
+				return err
+			}
+			defer target.Close()
+		}
+
+		if err := tenantmove.Stay(c.Context(), source, target, tenant); err != nil {
 			return fmt.Errorf("let tenant %q stay: %w", name, err)
 		}
 		return program.Show(c, named{tenant, name}, func(w io.Writer) {
@@ -118,6 +128,14 @@ func (o operator) openWithTenant(
 		return nil, tenant, err
 	}
 	return db, tenant, nil
+}
+
+func (o operator) openTarget(ctx context.Context) (*pgxpool.Pool, error) {
+	cfg, err := config.LoadTarget(o.getenv)
+	if err != nil {
+		return nil, err
+	}
+	return openOwned(ctx, "TARGET_DATABASE_URL", cfg.TargetURL)
 }
 
 func parsePatience(s string) (time.Duration, error) {

@@ -161,11 +161,26 @@ func TestPSPShowOfARefund(t *testing.T) {
 	}
 }
 
+func (c *cards) exec(t *testing.T, sql string, args ...any) {
+	t.Helper()
+	if _, err := c.db.Exec(t.Context(), sql, args...); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestPSPRetryMakesItDue(t *testing.T) {
 	t.Parallel()
 	c := newCards(t)
 	o := c.pay(t, "k")
 	c.askOperator(t, o)
+
+	// Restored to before its tenant left: the worker leaves it alone.
+	c.exec(t, `INSERT INTO tenant_moves (tenant_id, state, target) SELECT id, 'left', 'elsewhere' FROM tenants`)
+	if _, stderr, code := oncepay(t, c.env, "psp", "retry", o.ID.String()); code != exitFailed || !strings.Contains(stderr, "its tenant has left") {
+		t.Errorf("of a tenant that has left: %d %q", code, stderr)
+	}
+	c.exec(t, `DELETE FROM tenant_moves`)
+
 	must(t, c.env, "psp", "retry", o.ID.String())
 	claimed, err := c.processor.ClaimOperations(t.Context(), 10, time.Minute)
 	if err != nil || len(claimed) != 1 || claimed[0].Tries != 2 {
@@ -239,17 +254,11 @@ func TestReconcilePSP(t *testing.T) {
 	}
 
 	// Each in another way.
-	exec := func(sql string, args ...any) {
-		t.Helper()
-		if _, err := c.db.Exec(t.Context(), sql, args...); err != nil {
-			t.Fatal(err)
-		}
-	}
 	made := c.pay(t, "made")
 	c.record(t, payments.Result{OperationID: made.ID, State: payments.Succeeded, Reference: "ch_none"})
 	amount := c.pay(t, "amount")
 	c.complete(t, amount)
-	exec(`UPDATE psp_operations SET amount_minor = amount_minor + 1 WHERE id = $1`, amount.ID)
+	c.exec(t, `UPDATE psp_operations SET amount_minor = amount_minor + 1 WHERE id = $1`, amount.ID)
 	refused := c.pay(t, "refused")
 	c.execute(t, refused)
 	c.record(t, payments.Result{OperationID: refused.ID, State: payments.OperationFailed})

@@ -18,7 +18,11 @@ import (
 
 const retryOperationSQL = `
 UPDATE psp_operations SET next_try_at = now()
-WHERE id = $1 AND state IN ('pending', 'unknown')`
+WHERE id = $1 AND state IN ('pending', 'unknown')
+  AND tenant_id <> ALL(ARRAY(SELECT tenant_id FROM tenant_moves WHERE state = 'left'))`
+
+var errItsTenantHasLeft = errors.New(
+	"its tenant has left for another cluster: see to it there; nothing was changed")
 
 func (o operator) retryOperation() *cobra.Command {
 	c := &cobra.Command{
@@ -38,10 +42,13 @@ forgotten the key, looks it up there. Either charges nobody twice.`,
 		}
 
 		d, err := findOperation(ctx, tx, id)
-		if err == nil && tag.RowsAffected() == 0 {
-			err = fmt.Errorf("it has ended: %s", d.State)
+		switch {
+		case err != nil || tag.RowsAffected() > 0:
+			return d, err
+		case d.State.Ended():
+			return d, fmt.Errorf("it has ended: %s", d.State)
 		}
-		return d, err
+		return d, errItsTenantHasLeft
 	}, func(w io.Writer, d operationDetails) {
 		program.Row(w, fmt.Sprintf("%s of %s is due now, if a worker runs; what came of it:",
 			d.Kind, money(d.AmountMinor, d.Currency)))
@@ -156,7 +163,7 @@ func (r resolution) resolve(
 	case payments.Locked:
 		return d, errors.New("another session keeps its accounts locked: nothing was recorded, try again")
 	case payments.NoOperation: // it was found above
-		return d, errors.New("its tenant has left for another cluster: resolve it there; nothing was recorded")
+		return d, errItsTenantHasLeft
 	default:
 		return d, errors.New("it has ended otherwise in the meantime: nothing was recorded")
 	}

@@ -172,7 +172,7 @@ type PSP struct {
 
 // Target is the database that a tenant moves to, as its operator sees it.
 type Target struct {
-	TargetURL string `env:"TARGET_DATABASE_URL" check:"postgres" example:"postgres://postgres:secret@other:5432/oncepay" help:"Postgres of another cluster, as the owner of its schema, for tenants move"`
+	TargetURL string `env:"TARGET_DATABASE_URL" check:"postgres" example:"postgres://postgres:secret@other:5432/oncepay" help:"Postgres of another cluster, as the owner of its schema, for tenants move and stay"`
 }
 
 // Caller is the service as its clients see it.

@@ -16,9 +16,9 @@
 //  4. The source notes that the tenant has left, for good. From now on its credentials get 503, too.
 //  5. The target commits.
 //
-// Killed before step 4: the target has nothing, the source refuses the tenant's writes. Move again, or
-// Stay. Killed between 4 and 5: the same, but only Move helps, to the same target. The order of 4 and 5
-// is what keeps the tenant from being in two clusters.
+// Killed before step 5: the target has nothing, the source refuses the tenant's writes. Move again, or
+// Stay. The order of 4 and 5 is what keeps the tenant from being in two clusters. Whether it may stay is
+// for the target to say: a source that was restored, or failed over, may have lost the note of step 4.
 //
 // Not promised: that the tenant can write meanwhile. It waits for as long as the copy takes.
 package tenantmove

@@ -22,6 +22,7 @@ type Result struct {
 	Rows   map[string]int64 `json:"rows"` // by table; empty: an earlier run had finished
 
 	attempt uuid.UUID
+	gone    bool // it had left before; the target does not have it
 }
 
 // Move moves a tenant from source to target. It waits for at most patience until the tenant has come
@@ -46,7 +47,11 @@ func Move(
 	if err := waitForOpen(resting, source); err != nil {
 		return r, err
 	}
-	if err := waitForRest(resting, source, tenant); err != nil {
+	err = waitForRest(resting, source, tenant)
+	switch {
+	case r.gone && errors.Is(err, ErrBusy): // what has left is not settled here
+		return r, fmt.Errorf("%w; it has left, and the target does not have it: let it stay, then move it again", err)
+	case err != nil:
 		return r, err
 	}
 	return r, r.copy(ctx, source, target)
@@ -100,6 +105,9 @@ const isThere = `SELECT EXISTS (SELECT FROM tenants WHERE id = $1)`
 
 const hasLeft = `SELECT EXISTS (SELECT FROM tenant_moves WHERE tenant_id = $1 AND state = 'left' AND target = $2)`
 
+var errThere = fmt.Errorf("%w: the target has the tenant; if this database was restored, or a failover "+
+	"lost its last transactions, note here that it has left: \"Move a tenant\" in docs/scaling.md", ErrRefused)
+
 // begin notes that the tenant leaves, and reports whether it has arrived already.
 func (r *Result) begin(ctx context.Context, source, target *pgxpool.Pool) (finished bool, err error) {
 	var from string
@@ -113,19 +121,18 @@ func (r *Result) begin(ctx context.Context, source, target *pgxpool.Pool) (finis
 		return false, fmt.Errorf("%w: source and target are the same database", ErrRefused)
 	}
 
-	var arrived, gone bool
+	var arrived bool
 	if err := target.QueryRow(ctx, isThere, r.Tenant).Scan(&arrived); err != nil {
 		return false, fmt.Errorf("look for the tenant at the target: %w", err)
 	}
-	if err := source.QueryRow(ctx, hasLeft, r.Tenant, r.Target).Scan(&gone); err != nil {
+	if err := source.QueryRow(ctx, hasLeft, r.Tenant, r.Target).Scan(&r.gone); err != nil {
 		return false, fmt.Errorf("look for the tenant at the source: %w", err)
 	}
 	switch {
-	case arrived && gone:
+	case arrived && r.gone:
 		return true, nil
 	case arrived:
-		return false, fmt.Errorf("%w: the target has the tenant already; if this database was restored, "+
-			"note here that it has left, see \"Move a tenant\" in docs/scaling.md", ErrRefused)
+		return false, errThere
 	}
 	if err := canShareArchive(ctx, source, target); err != nil {
 		return false, err
@@ -271,24 +278,4 @@ func (r *Result) copyFrom(ctx context.Context, source *pgxpool.Pool, to pgx.Tx) 
 		}
 		return checkBalances(ctx, to, r.Tenant)
 	})
-}
-
-const deleteMove = `DELETE FROM tenant_moves WHERE tenant_id = $1 AND state = 'leaving'`
-
-// Stay gives up a move that has not been finished: the tenant writes at the source again.
-func Stay(ctx context.Context, source *pgxpool.Pool, tenant uuid.UUID) error {
-	unlock, err := lock(ctx, source, tenant)
-	if err != nil {
-		return err
-	}
-	defer unlock()
-
-	tag, err := source.Exec(ctx, deleteMove, tenant)
-	if err != nil {
-		return fmt.Errorf("let the tenant stay: %w", err)
-	}
-	if tag.RowsAffected() == 0 {
-		return fmt.Errorf("%w: the tenant is not leaving; if it has left, move it again to finish", ErrRefused)
-	}
-	return nil
 }

@@ -131,7 +131,7 @@ func TestMoveTakesAllOfOneTenantAndNothingElse(t *testing.T) {
 	if err != nil || len(again.Rows) != 0 {
 		t.Errorf("again: %+v, %v", again, err)
 	}
-	if err := tenantmove.Stay(t.Context(), source.Pool, tenant); !errors.Is(err, tenantmove.ErrRefused) {
+	if err := tenantmove.Stay(t.Context(), source.Pool, target.Pool, tenant); !errors.Is(err, tenantmove.ErrRefused) {
 		t.Errorf("it has left, but stays: %v", err)
 	}
 	_, err = tenantmove.Move(t.Context(), source.Pool, newCluster(t).Pool, tenant, patience)
@@ -233,7 +233,7 @@ func TestMoveWaitsForWhatIsOnItsWay(t *testing.T) {
 			if got := source.lines(`SELECT state FROM tenant_moves`); got != "leaving" {
 				t.Errorf("the source says %q", got)
 			}
-			if err := tenantmove.Stay(t.Context(), source.Pool, tenant); err != nil {
+			if err := tenantmove.Stay(t.Context(), source.Pool, target.Pool, tenant); err != nil {
 				t.Error(err)
 			}
 			if got := source.lines(`SELECT state FROM tenant_moves`); got != "" {
@@ -275,7 +275,7 @@ func TestMoveNoticesWhatDiffers(t *testing.T) {
 			if n := target.lines(`SELECT 'client' FROM clients`); n != "" {
 				t.Error("the target has a part of it")
 			}
-			if err := tenantmove.Stay(t.Context(), source.Pool, tenant); err != nil {
+			if err := tenantmove.Stay(t.Context(), source.Pool, target.Pool, tenant); err != nil {
 				t.Error(err)
 			}
 		})
@@ -311,11 +311,17 @@ func TestFrozenMoveCannotFinish(t *testing.T) {
 		return nil
 	})
 
-	// Its lock is gone, the tenant stays, and begins to leave again.
+	// Its lock is gone, but not what it does at the target: it may have noted that the tenant has left.
 	source.exec(`SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'
 		AND classid::bigint << 32 | objid::bigint = hashtextextended('tenant move ' || $1::uuid::text, 0)`, tenant)
-	if err := tenantmove.Stay(t.Context(), source.Pool, tenant); err != nil {
-		t.Fatal(err)
+	err = tenantmove.Stay(t.Context(), source.Pool, target.Pool, tenant)
+	if !errors.Is(err, tenantmove.ErrRefused) || !strings.Contains(err.Error(), "is being copied") {
+		t.Errorf("it stays beside a copy: %v", err)
+	}
+
+	// The tenant stays all the same, and begins to leave again.
+	if err := tenantmove.Stay(t.Context(), source.Pool, nil, tenant); err != nil {
+		t.Error(err)
 	}
 	source.exec(`INSERT INTO tenant_moves (tenant_id, target) SELECT $1, system_identifier || '/' || current_database() FROM pg_control_system()`, tenant)
 	if err := stuck.Rollback(t.Context()); err != nil {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -30,6 +31,11 @@ func TestARestoredSourceIsToldThatTheTenantHasLeft(t *testing.T) {
 		t.Errorf("it moves again: %v", err)
 	}
 
+	err = tenantmove.Stay(t.Context(), source.Pool, target.Pool, tenant)
+	if !errors.Is(err, tenantmove.ErrRefused) || !strings.Contains(err.Error(), "the target has the tenant") {
+		t.Errorf("it stays in two clusters: %v", err)
+	}
+
 	page, err := os.ReadFile("../../docs/scaling.md")
 	if err != nil {
 		t.Fatal(err)
@@ -45,10 +51,50 @@ func TestARestoredSourceIsToldThatTheTenantHasLeft(t *testing.T) {
 	if got := source.lines(`SELECT DISTINCT (oldest_program = version)::text FROM schema_files WHERE name LIKE '%tenant_moves%'`); got != "true" {
 		t.Error("a program that knows nothing of moves may start")
 	}
-	if err := tenantmove.Stay(t.Context(), source.Pool, tenant); !errors.Is(err, tenantmove.ErrRefused) {
+	if err := tenantmove.Stay(t.Context(), source.Pool, target.Pool, tenant); !errors.Is(err, tenantmove.ErrRefused) {
 		t.Errorf("it stays: %v", err)
 	}
 	if again, err := tenantmove.Move(t.Context(), source.Pool, target.Pool, tenant, patience); err != nil || len(again.Rows) > 0 {
 		t.Errorf("the move is not finished: %+v, %v", again, err)
+	}
+}
+
+// The target was restored to before the move, or the source was told too early that the tenant has
+// left: nobody serves it. What the source holds of it open ends once it stays.
+func TestATenantThatIsNowhereMayStay(t *testing.T) {
+	t.Parallel()
+	source, target, other := newCluster(t), newCluster(t), newCluster(t)
+	tenant := source.fill("acme")
+	source.passed()
+	source.exec(`INSERT INTO tenant_moves (tenant_id, state, target) VALUES ($1, 'left', $2)`,
+		tenant, target.lines(`SELECT system_identifier || '/' || current_database() FROM pg_control_system()`))
+	source.exec(`UPDATE psp_operations SET state = 'unknown', ended_at = NULL`)
+
+	_, err := tenantmove.Move(t.Context(), source.Pool, target.Pool, tenant, time.Second)
+	if !errors.Is(err, tenantmove.ErrBusy) || !strings.Contains(err.Error(), "let it stay, then move it again") {
+		t.Errorf("it moves: %v", err)
+	}
+
+	err = tenantmove.Stay(t.Context(), source.Pool, other.Pool, tenant)
+	if !errors.Is(err, tenantmove.ErrRefused) || !strings.Contains(err.Error(), "and this target is") {
+		t.Errorf("another target was asked: %v", err)
+	}
+	if got := source.lines(`SELECT state FROM tenant_moves`); got != "left" {
+		t.Errorf("it is noted as %q", got)
+	}
+
+	if err := tenantmove.Stay(t.Context(), source.Pool, target.Pool, tenant); err != nil {
+		t.Fatal(err)
+	}
+	if got := source.lines(`SELECT state FROM tenant_moves`); got != "" {
+		t.Errorf("it stays, but is noted as %q", got)
+	}
+	if err := tenantmove.Stay(t.Context(), source.Pool, target.Pool, tenant); !errors.Is(err, tenantmove.ErrRefused) {
+		t.Errorf("it stays twice: %v", err)
+	}
+
+	source.exec(`UPDATE psp_operations SET state = 'succeeded', ended_at = now()`)
+	if _, err := tenantmove.Move(t.Context(), source.Pool, target.Pool, tenant, patience); err != nil {
+		t.Error(err)
 	}
 }
