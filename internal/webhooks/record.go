@@ -63,13 +63,15 @@ WITH r AS (
   WHERE done.state <> 'pending' AND d.id = n.id AND d.token = 0 AND d.next_try_at > now())
 SELECT state, count(*) FROM done GROUP BY state`
 
-// Only endpoints that change are locked, in order: two senders that meet here do not deadlock.
+// Only endpoints that change are locked, in order: two senders that meet here do not deadlock. Those
+// of a tenant that moves stay as they are: a sender that was frozen may have an answer when their rows
+// are copied already, and the next cluster would number its own events like those made here.
 const recordHealth = `
 WITH r AS (
   SELECT * FROM unnest($1::uuid[], $2::bool[], $3::bool[]) r(endpoint_id, delivered, gone)
 ), changed AS (
   SELECT e.id, r.delivered, r.gone FROM webhook_endpoints e JOIN r ON r.endpoint_id = e.id
-  WHERE e.state = 'enabled' AND (r.gone
+  WHERE e.state = 'enabled' AND e.tenant_id <> ALL(ARRAY(SELECT tenant_id FROM tenant_moves)) AND (r.gone
     OR r.delivered AND e.failing_since IS NOT NULL
     OR NOT r.delivered AND coalesce(e.failing_since <= now() - $4::interval, true))
   ORDER BY e.id FOR NO KEY UPDATE OF e

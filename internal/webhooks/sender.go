@@ -83,6 +83,13 @@ func (s *Sender) Run(ctx context.Context) error {
 		for _, d := range claimed {
 			s.lanes.begin(d.endpoint)
 			calls.Go(func() {
+				if s.late(d) {
+					s.Log.WarnContext(ctx, "claimed too long ago, the webhook comes due again",
+						"event_id", d.event)
+					s.lanes.end(d.endpoint, true) // the endpoint did nothing wrong
+					return
+				}
+
 				r := s.send(d)
 				results <- r
 				// Only now: while no result can be recorded, no more calls are made.
@@ -140,6 +147,13 @@ func (s *Sender) claimOnce(ctx context.Context) (claimed []*delivery, blocked in
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), statementTimeout)
 	defer cancel()
 	return s.claim(ctx)
+}
+
+// late reports whether the lease may end during the call. The process may have been frozen since the
+// claim, and another sender, here or where the tenant has moved, may have made the call and later
+// ones. By both clocks: a suspended machine stops the monotonic one.
+func (s *Sender) late(d *delivery) bool {
+	return min(time.Until(d.until), time.Until(d.until.Round(0))) < s.Timeout
 }
 
 // send makes the call.
