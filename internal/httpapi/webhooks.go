@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"github.com/oncepay/oncepay/internal/idempotency"
 	"github.com/oncepay/oncepay/internal/payments"
 	"github.com/oncepay/oncepay/internal/webhooks"
 )
@@ -97,16 +98,17 @@ func (s *server) deleteEndpoint(c *call) (response, error) {
 	}
 	defer place.leave()
 
+	// CommitOnce, although there is no key: a second attempt finds out what became of a COMMIT whose
+	// reply was lost.
 	var e webhooks.Endpoint
-	o := pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
-	err = pgx.BeginTxFunc(c.Context(), s.Write, o, func(tx pgx.Tx) (err error) {
-		if err := payments.Stays(c.Context(), tx, c.tenant()); err != nil {
-			return err
+	attempt := func(ctx context.Context, tx pgx.Tx) (_ []idempotency.Answer, err error) {
+		if err := payments.Stays(ctx, tx, c.tenant()); err != nil {
+			return nil, err
 		}
-		e, err = webhooks.Delete(c.Context(), tx, c.tenant(), id)
-		return err
-	})
-	if err != nil {
+		e, err = webhooks.Delete(ctx, tx, c.tenant(), id)
+		return nil, err
+	}
+	if _, err := idempotency.CommitOnce(c.Context(), s.Write, attempt); err != nil {
 		return response{}, webhookProblem(err)
 	}
 	return ok(e), nil

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/oncepay/oncepay/internal/httpapi"
+	"github.com/oncepay/oncepay/internal/idempotency"
 	"github.com/oncepay/oncepay/internal/testenv"
 	"github.com/oncepay/oncepay/internal/webhooks"
 )
@@ -184,7 +185,7 @@ func (s *service) deletes(t *testing.T, f *referee, path string) {
 		err    error
 		status int
 		code   string
-	}{{context.DeadlineExceeded, 503, "unavailable"}, {nil, 500, "internal"}} {
+	}{{context.DeadlineExceeded, 503, "unavailable"}, {idempotency.ErrOutcomeUnknown, 503, "outcome-unknown"}, {nil, 500, "internal"}} {
 		c = remove("no database", path, wrong.status, wrong.code)
 		c.handler = s.with(func(o *httpapi.Options) { o.Write = failing{wrong.err} })
 		f.judge(t, c)
