@@ -16,14 +16,15 @@ import (
 )
 
 // All of a day is read, so hash joins are the cheapest way, and no limit of a role or database may end
-// it: the session rests while files are read back. The files of an archived day are all that is left
-// of it, so its folder is never written again. They read the same whatever a role or database prefers.
+// it: the session rests while files are read back. Not every server has each limit (Postgres 17). The
+// files of an archived day are all that is left of it, so its folder is never written again. They read
+// the same whatever a role or database prefers.
 const beginArchive = `
 SELECT EXISTS (SELECT FROM archived_days WHERE day >= $1),
        (SELECT system_identifier FROM pg_control_system()) || '/' || current_database(),
        set_config('enable_hashjoin', 'on', true), set_config('work_mem', '256MB', true),
-       set_config('statement_timeout', '0', true),
-       set_config('idle_in_transaction_session_timeout', '0', true),
+       (SELECT count(set_config(name, '0', true)) FROM pg_settings
+        WHERE name IN ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout')),
        set_config('timezone', 'UTC', true), set_config('datestyle', 'ISO', true),
        set_config('intervalstyle', 'postgres', true), set_config('bytea_output', 'hex', true)`
 
@@ -142,7 +143,7 @@ func begin(
 	ctx context.Context, tx pgx.Tx, day time.Time, at *strings.Replacer,
 ) (database string, err error) {
 	var before bool
-	err = tx.QueryRow(ctx, beginArchive, day).Scan(&before, &database, nil, nil, nil, nil, nil, nil, nil, nil)
+	err = tx.QueryRow(ctx, beginArchive, day).Scan(&before, &database, nil, nil, nil, nil, nil, nil, nil)
 	if err != nil {
 		return "", err
 	}

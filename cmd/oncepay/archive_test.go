@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/oncepay/oncepay/internal/invariant"
 	"github.com/oncepay/oncepay/internal/payments"
+	"github.com/oncepay/oncepay/internal/testenv"
 )
 
 // move takes what was paid within the last hours to another time, as if it had been paid then. Its events have left the outbox.
@@ -328,5 +330,32 @@ func TestEntriesOutOfOrderAroundMidnightLeaveLater(t *testing.T) {
 	wantAccounts(t, s, "a month later")
 	if left := s.count(t, `SELECT count(*) FROM ledger_entries`); left != 0 {
 		t.Errorf("%d entries are left", left)
+	}
+}
+
+// A day may take longer than a role or a database allows. transaction_timeout is looked at where there is one, since Postgres 17.
+func TestNoLimitEndsAnArchive(t *testing.T) {
+	t.Parallel()
+	const limits = `name IN ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout')`
+	ctx := t.Context()
+	db, err := pgx.Connect(ctx, testenv.Database(t).URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close(context.Background())
+	if _, err := db.Exec(ctx, `SELECT set_config(name, '1h', false) FROM pg_settings WHERE `+limits); err != nil {
+		t.Fatal(err)
+	}
+
+	tx, err := db.Begin(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := begin(ctx, tx, time.Now(), strings.NewReplacer("{from}", literal(time.Now()), "{until}", literal(time.Now()))); err != nil {
+		t.Fatal(err)
+	}
+	rows, _ := tx.Query(ctx, `SELECT name FROM pg_settings WHERE setting <> '0' AND `+limits)
+	if left, err := pgx.CollectRows(rows, pgx.RowTo[string]); err != nil || len(left) > 0 {
+		t.Errorf("it has %v, %v", left, err)
 	}
 }

@@ -192,11 +192,13 @@ func prepare(ctx context.Context, source, target *pgxpool.Pool) error {
 	return nil
 }
 
-// Rows are compared as text, so both sides must write it alike.
+// Rows are compared as text, so both sides must write it alike. And no limit may end the copy;
+// transaction_timeout is known since Postgres 17.
 const writeAlike = `
 SET LOCAL timezone = 'UTC'; SET LOCAL datestyle = 'ISO'; SET LOCAL intervalstyle = 'postgres';
-SET LOCAL bytea_output = 'hex'; SET LOCAL statement_timeout = 0;
-SET LOCAL idle_in_transaction_session_timeout = 0`
+SET LOCAL bytea_output = 'hex';
+SELECT set_config(name, '0', true) FROM pg_settings
+WHERE name IN ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout')`
 
 const noteLeft = `
 UPDATE tenant_moves SET state = 'left', since = now() WHERE tenant_id = $1 AND attempt = $2`

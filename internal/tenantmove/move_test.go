@@ -144,6 +144,29 @@ func TestMoveTakesAllOfOneTenantAndNothingElse(t *testing.T) {
 	}
 }
 
+// A copy may take longer than a database allows. transaction_timeout is looked at where there is one, since Postgres 17.
+func TestNoLimitEndsACopy(t *testing.T) {
+	t.Parallel()
+	const limits = `name IN ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout')`
+	source, target := newCluster(t), newCluster(t)
+	tenant := source.fill("acme")
+	source.passed()
+	target.exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ DECLARE names text; BEGIN
+		SELECT string_agg(name, ', ') INTO names FROM pg_settings WHERE setting <> '0' AND ` + limits + `;
+		IF names <> '' THEN RAISE 'it has %', names; END IF;
+		RETURN NEW; END $$`)
+	target.exec(`CREATE TRIGGER refuse BEFORE INSERT ON tenants FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	target.exec(`DO $$ DECLARE s text; BEGIN
+		FOR s IN SELECT name FROM pg_settings WHERE ` + limits + ` LOOP
+			EXECUTE format('ALTER DATABASE %I SET %I = ''1h''', current_database(), s);
+		END LOOP; END $$`)
+	target.Reset() // connections from now on have them
+
+	if _, err := tenantmove.Move(t.Context(), source.Pool, target.Pool, tenant, patience); err != nil {
+		t.Error(err)
+	}
+}
+
 // A day that is forgotten already, but was not dropped yet, has no place at the target.
 func TestForgottenKeysStayBehind(t *testing.T) {
 	t.Parallel()
