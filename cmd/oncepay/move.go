@@ -7,6 +7,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -77,15 +78,18 @@ func (o operator) letTenantStay() *cobra.Command {
 		Long: `Gives up a move that did not finish: the tenant's requests are executed here again. Refused if
 the cluster of TARGET_DATABASE_URL has the tenant, or is being copied to.
 
---target-is-lost does not look: nobody may ever start that cluster again, also from a backup.`,
+--target-is-lost does not look there. Its servers, API and worker must be off for good, standbys and
+backups too, and the tenant must not have moved on: oncepay tenants list, at every cluster.`,
 		Example: `  export TARGET_DATABASE_URL=postgres://postgres:secret@other:5432/oncepay
   oncepay tenants stay acme
-  oncepay tenants stay acme --target-is-lost`,
+  oncepay tenants stay acme --target-is-lost 7412345678901234567/oncepay`,
 	}
 
 	var name string
 	program.Argument(c, &name, parseName)
-	lost := c.Flags().Bool("target-is-lost", false, "do not look whether the target has the tenant")
+	var lost string
+	program.Flag(c, &lost, "target-is-lost", "TARGET",
+		"do not look at the target, this one, as tenant_moves has it", parseTarget)
 
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		source, tenant, err := o.openWithTenant(c.Context(), name)
@@ -94,15 +98,12 @@ the cluster of TARGET_DATABASE_URL has the tenant, or is being copied to.
 		}
 		defer source.Close()
 
-		var target *pgxpool.Pool
-		if !*lost {
-			if target, err = o.openTarget(c.Context()); err != nil {
-				return err
-			}
-			defer target.Close()
+		if lost != "" {
+			err = tenantmove.StayWithoutTarget(c.Context(), source, lost, tenant)
+		} else {
+			err = o.stay(c.Context(), source, tenant)
 		}
-
-		if err := tenantmove.Stay(c.Context(), source, target, tenant); err != nil {
+		if err != nil {
 			return fmt.Errorf("let tenant %q stay: %w", name, err)
 		}
 		return program.Show(c, named{tenant, name}, func(w io.Writer) {
@@ -130,12 +131,28 @@ func (o operator) openWithTenant(
 	return db, tenant, nil
 }
 
+func (o operator) stay(ctx context.Context, source *pgxpool.Pool, tenant uuid.UUID) error {
+	target, err := o.openTarget(ctx)
+	if err != nil {
+		return err
+	}
+	defer target.Close()
+	return tenantmove.Stay(ctx, source, target, tenant)
+}
+
 func (o operator) openTarget(ctx context.Context) (*pgxpool.Pool, error) {
 	cfg, err := config.LoadTarget(o.getenv)
 	if err != nil {
 		return nil, err
 	}
 	return openOwned(ctx, "TARGET_DATABASE_URL", cfg.TargetURL)
+}
+
+func parseTarget(s string) (string, error) {
+	if _, database, ok := strings.Cut(s, "/"); !ok || database == "" {
+		return "", errors.New("it must be a system identifier and a database, such as 7412345678901234567/oncepay")
+	}
+	return s, nil
 }
 
 func parsePatience(s string) (time.Duration, error) {

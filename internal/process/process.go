@@ -92,8 +92,8 @@ func Start(ctx context.Context, dir, name string, env ...string) (*Process, erro
 }
 
 // late is what a program says whose database or broker did not answer in the three seconds of its
-// start, or whose database ended its session (57P01).
-var late = regexp.MustCompile(`no answer from|deadline exceeded|i/o timeout|57P01`)
+// start, whose database ended its session (57P01), or whose port another program was faster to take.
+var late = regexp.MustCompile(`no answer from|deadline exceeded|i/o timeout|57P01|address already in use`)
 
 // StartAs is Start for one of several processes of a program: name is the process's, and its log's. A
 // program that was too slow is started up to three times, as a supervisor would: a machine that runs

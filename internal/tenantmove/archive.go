@@ -23,7 +23,8 @@ SELECT EXISTS (SELECT FROM payments WHERE processed_at < ($1::date + 1)::timesta
     OR EXISTS (SELECT FROM ledger_entries WHERE created_at < ($1::date + 1)::timestamp AT TIME ZONE 'utc')`
 
 var errArchiving = fmt.Errorf(
-	"%w: days are being archived: let `oncepay archive --delete` finish", ErrRefused)
+	"%w: days are being archived, or a tenant is being copied: let that finish, "+
+		"`oncepay archive` with --delete", ErrRefused)
 
 var archivedDays = table{"archived_days", "true"}
 
@@ -73,8 +74,8 @@ var errOnlyLooked = errors.New("only looked")
 // canShareArchive is sameArchive before anything is done, so that a tenant is not fenced for a move
 // that will be refused.
 func canShareArchive(ctx context.Context, source, target *pgxpool.Pool) error {
-	err := pgx.BeginFunc(ctx, target, func(to pgx.Tx) error {
-		return pgx.BeginFunc(ctx, source, func(from pgx.Tx) error {
+	err := pgx.BeginTxFunc(ctx, target, readCommitted, func(to pgx.Tx) error {
+		return pgx.BeginTxFunc(ctx, source, readCommitted, func(from pgx.Tx) error {
 			if _, err := sameArchive(ctx, from, to); err != nil {
 				return err
 			}

@@ -20,5 +20,7 @@
 // Stay. The order of 4 and 5 is what keeps the tenant from being in two clusters. Whether it may stay is
 // for the target to say: a source that was restored, or failed over, may have lost the note of step 4.
 //
-// Not promised: that the tenant can write meanwhile. It waits for as long as the copy takes.
+// Not promised: that the tenant can write meanwhile. It waits for as long as the copy takes. Nor that
+// one source is enough: a failover that loses the first note as well serves the tenant again. Let the
+// source wait for its standby, or look after each failover.
 package tenantmove

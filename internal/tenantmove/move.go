@@ -87,18 +87,34 @@ func lock(ctx context.Context, source *pgxpool.Pool, tenant uuid.UUID) (unlock f
 	return nil, fmt.Errorf("lock the move: %w", err)
 }
 
-// The system identifier alone is the same for two databases of a server.
+// The system identifier alone is the same for two databases of a server. A standby has its primary's.
 const identity = `
-SELECT system_identifier || '/' || current_database() FROM pg_control_system()`
+SELECT system_identifier || '/' || current_database(), pg_is_in_recovery() FROM pg_control_system()`
 
-// A program that is older than tenant_moves would serve the tenant again, so it starts no more.
+// identify refuses standbys: what they show is old, and their locks keep nobody from the primary.
+func identify(ctx context.Context, db querier, which string) (id string, err error) {
+	var standby bool
+	if err := db.QueryRow(ctx, identity).Scan(&id, &standby); err != nil {
+		return "", fmt.Errorf("identify %s: %w", which, err)
+	}
+	if standby {
+		return "", fmt.Errorf("%w: this server of the %s is a standby: name the primary", ErrRefused, which)
+	}
+	return id, nil
+}
+
+// A snapshot of a later statement has what was committed before a lock was free.
+var readCommitted = pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
+
+// A program that is older than tenant_moves would serve the tenant again, so it starts no more. A note
+// of another target stays, whatever its state: that target may have the tenant. Stay looks there.
 const noteLeaving = `
 WITH serves AS (
   UPDATE schema_files SET oldest_program = version
   WHERE name = '00014_tenant_moves.sql' AND oldest_program < version)
 INSERT INTO tenant_moves AS m (tenant_id, target) VALUES ($1, $2)
 ON CONFLICT (tenant_id) DO UPDATE SET target = excluded.target, attempt = excluded.attempt
-WHERE m.state = 'leaving' OR m.target = excluded.target
+WHERE m.target = excluded.target
 RETURNING attempt`
 
 const isThere = `SELECT EXISTS (SELECT FROM tenants WHERE id = $1)`
@@ -110,12 +126,12 @@ var errThere = fmt.Errorf("%w: the target has the tenant; if this database was r
 
 // begin notes that the tenant leaves, and reports whether it has arrived already.
 func (r *Result) begin(ctx context.Context, source, target *pgxpool.Pool) (finished bool, err error) {
-	var from string
-	if err := source.QueryRow(ctx, identity).Scan(&from); err != nil {
-		return false, fmt.Errorf("identify source: %w", err)
+	from, err := identify(ctx, source, "source")
+	if err != nil {
+		return false, err
 	}
-	if err := target.QueryRow(ctx, identity).Scan(&r.Target); err != nil {
-		return false, fmt.Errorf("identify target: %w", err)
+	if r.Target, err = identify(ctx, target, "target"); err != nil {
+		return false, err
 	}
 	if from == r.Target {
 		return false, fmt.Errorf("%w: source and target are the same database", ErrRefused)
@@ -141,7 +157,8 @@ func (r *Result) begin(ctx context.Context, source, target *pgxpool.Pool) (finis
 	err = source.QueryRow(ctx, noteLeaving, r.Tenant, r.Target).Scan(&r.attempt)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return false, fmt.Errorf("%w: the tenant has left for another target", ErrRefused)
+		return false, fmt.Errorf("%w: the tenant moves to another target, or has moved there: "+
+			"let it stay first, which looks there", ErrRefused)
 	case err != nil:
 		return false, fmt.Errorf("note that the tenant leaves: %w", err)
 	}
@@ -208,7 +225,7 @@ func (r *Result) copy(ctx context.Context, source, target *pgxpool.Pool) error {
 		return err
 	}
 
-	return pgx.BeginFunc(ctx, target, func(to pgx.Tx) error {
+	return pgx.BeginTxFunc(ctx, target, readCommitted, func(to pgx.Tx) error {
 		if _, err := to.Exec(ctx, writeAlike); err != nil {
 			return fmt.Errorf("set up target: %w", err)
 		}

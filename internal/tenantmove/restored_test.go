@@ -1,6 +1,7 @@
 package tenantmove_test
 
 import (
+	"context"
 	"errors"
 	"os"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/oncepay/oncepay/internal/tenantmove"
+	"github.com/oncepay/oncepay/internal/testenv"
 )
 
 // The source was restored to within the move: there the tenant is still leaving, and the target has
@@ -79,6 +81,10 @@ func TestATenantThatIsNowhereMayStay(t *testing.T) {
 	if !errors.Is(err, tenantmove.ErrRefused) || !strings.Contains(err.Error(), "and this target is") {
 		t.Errorf("another target was asked: %v", err)
 	}
+	err = tenantmove.StayWithoutTarget(t.Context(), source.Pool, "1/other", tenant)
+	if !errors.Is(err, tenantmove.ErrRefused) {
+		t.Errorf("another target is lost: %v", err)
+	}
 	if got := source.lines(`SELECT state FROM tenant_moves`); got != "left" {
 		t.Errorf("it is noted as %q", got)
 	}
@@ -96,5 +102,70 @@ func TestATenantThatIsNowhereMayStay(t *testing.T) {
 	source.exec(`UPDATE psp_operations SET state = 'succeeded', ended_at = now()`)
 	if _, err := tenantmove.Move(t.Context(), source.Pool, target.Pool, tenant, patience); err != nil {
 		t.Error(err)
+	}
+}
+
+// A failover took the note that the tenant has left. Whoever moves it elsewhere must look first at the
+// target that has it.
+func TestATenantThatLeavesCannotChangeItsTarget(t *testing.T) {
+	t.Parallel()
+	source, target, other := newCluster(t), newCluster(t), newCluster(t)
+	tenant := source.fill("acme")
+	source.passed()
+	if _, err := tenantmove.Move(t.Context(), source.Pool, target.Pool, tenant, patience); err != nil {
+		t.Fatal(err)
+	}
+	source.exec(`UPDATE tenant_moves SET state = 'leaving'`)
+
+	_, err := tenantmove.Move(t.Context(), source.Pool, other.Pool, tenant, patience)
+	if !errors.Is(err, tenantmove.ErrRefused) || !strings.Contains(err.Error(), "let it stay first") {
+		t.Errorf("it moves to a third cluster: %v", err)
+	}
+	if got := other.lines(`SELECT name FROM tenants`); got != "" {
+		t.Errorf("the third cluster has %s", got)
+	}
+}
+
+// A command that was frozen after its look at the target must not remove what another has noted since.
+func TestFrozenStayRemovesNoOtherNote(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]string{
+		"another attempt": `UPDATE tenant_moves SET attempt = gen_random_uuid()`,
+		"it has left":     `UPDATE tenant_moves SET state = 'left'`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			source, target := newCluster(t), newCluster(t)
+			tenant := source.fill("acme")
+			source.exec(`INSERT INTO tenant_moves (tenant_id, target) VALUES ($1, $2)`,
+				tenant, target.lines(`SELECT system_identifier || '/' || current_database() FROM pg_control_system()`))
+			tx, err := source.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback(context.Background()) }()
+			if _, err := tx.Exec(t.Context(), change); err != nil {
+				t.Fatal(err)
+			}
+
+			stays := make(chan error, 1)
+			go func() { stays <- tenantmove.Stay(t.Context(), source.Pool, target.Pool, tenant) }()
+			testenv.Eventually(t, patience, func() error {
+				if source.lines(`SELECT 'x' FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`) == "" {
+					return errors.New("it does not wait for the note")
+				}
+				return nil
+			})
+			if err := tx.Commit(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+
+			if err := <-stays; !errors.Is(err, tenantmove.ErrRefused) {
+				t.Errorf("it stays: %v", err)
+			}
+			if n := source.lines(`SELECT 'x' FROM tenant_moves`); n != "x" {
+				t.Error("the note is gone")
+			}
+		})
 	}
 }

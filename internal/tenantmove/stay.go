@@ -10,56 +10,89 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-const (
-	movesTo    = `SELECT target FROM tenant_moves WHERE tenant_id = $1`
-	deleteMove = `DELETE FROM tenant_moves WHERE tenant_id = $1`
-)
-
 // Stay gives up a move: the tenant writes at the source again. It returns ErrRefused if the target has
 // the tenant, or may have it in a moment. What the source has noted does not say so: a failover may
-// have lost that it has left. A nil target is lost for good, and is not looked at.
+// have lost that it has left.
 func Stay(ctx context.Context, source, target *pgxpool.Pool, tenant uuid.UUID) error {
+	return withNote(ctx, source, tenant, func(n note) error {
+		tx, err := target.BeginTx(ctx, readCommitted)
+		if err != nil {
+			return fmt.Errorf("connect to target: %w", err)
+		}
+		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it only looks, and keeps a lock
+
+		if err := doesNotHave(ctx, tx, n.target, tenant); err != nil {
+			return err
+		}
+		return n.remove(ctx, source, tenant)
+	})
+}
+
+// StayWithoutTarget does not look at the target: it is lost for good, and nobody will start it again.
+// lost must be the one that was noted.
+func StayWithoutTarget(ctx context.Context, source *pgxpool.Pool, lost string, tenant uuid.UUID) error {
+	return withNote(ctx, source, tenant, func(n note) error {
+		if n.target != lost {
+			return fmt.Errorf("%w: the tenant moves to %s, or has moved there", ErrRefused, n.target)
+		}
+		return n.remove(ctx, source, tenant)
+	})
+}
+
+// note is what the source says of a move.
+type note struct {
+	target, state string
+	attempt       uuid.UUID
+}
+
+const (
+	findNote = `SELECT target, state, attempt FROM tenant_moves WHERE tenant_id = $1`
+
+	// The one that was found: a command that was frozen meanwhile must not remove another's.
+	removeNote = `DELETE FROM tenant_moves WHERE tenant_id = $1 AND state = $2 AND attempt = $3`
+)
+
+func withNote(
+	ctx context.Context, source *pgxpool.Pool, tenant uuid.UUID, then func(note) error,
+) error {
 	unlock, err := lock(ctx, source, tenant)
 	if err != nil {
 		return err
 	}
 	defer unlock()
 
-	var noted string
-	err = source.QueryRow(ctx, movesTo, tenant).Scan(&noted)
+	var n note
+	err = source.QueryRow(ctx, findNote, tenant).Scan(&n.target, &n.state, &n.attempt)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return fmt.Errorf("%w: the tenant is not leaving", ErrRefused)
 	}
 	if err != nil {
 		return fmt.Errorf("look where the tenant moves: %w", err)
 	}
+	return then(n)
+}
 
-	stay := func() error {
-		if _, err := source.Exec(ctx, deleteMove, tenant); err != nil {
-			return fmt.Errorf("let the tenant stay: %w", err)
-		}
-		return nil
+func (n note) remove(ctx context.Context, source *pgxpool.Pool, tenant uuid.UUID) error {
+	tag, err := source.Exec(ctx, removeNote, tenant, n.state, n.attempt)
+	if err != nil {
+		return fmt.Errorf("let the tenant stay: %w", err)
 	}
-	if target == nil {
-		return stay()
+	if tag.RowsAffected() != 1 {
+		return fmt.Errorf("%w: another command has taken over", ErrRefused)
 	}
-	return pgx.BeginFunc(ctx, target, func(tx pgx.Tx) error {
-		if err := doesNotHave(ctx, tx, noted, tenant); err != nil {
-			return err
-		}
-		return stay()
-	})
+	return nil
 }
 
 // doesNotHave refuses if the target is another one than was noted, has the tenant, or is being copied
 // to. A copy keeps the archive's lock until it commits, and a later one needs a new note at the source.
 func doesNotHave(ctx context.Context, target pgx.Tx, noted string, tenant uuid.UUID) error {
-	var is string
-	if err := target.QueryRow(ctx, identity).Scan(&is); err != nil {
-		return fmt.Errorf("identify target: %w", err)
+	is, err := identify(ctx, target, "target")
+	if err != nil {
+		return err
 	}
 	if is != noted {
-		return fmt.Errorf("%w: the tenant moves to %s, and this target is %s", ErrRefused, noted, is)
+		return fmt.Errorf("%w: the tenant moves to %s, or has moved there, and this target is %s",
+			ErrRefused, noted, is)
 	}
 
 	var locked, there bool
