@@ -108,7 +108,7 @@ func TestPaymentsGoOnWhileUpWaitsForALock(t *testing.T) {
 			}
 		}
 	}})
-	if err != nil || attempts != 2 || before == 0 {
+	if err != nil || attempts < 2 || before == 0 {
 		t.Errorf("after %d attempts: %v", attempts, err)
 	}
 	if !slices.ContainsFunc(said, func(who string) bool { // it looks every 100 ms, if the machine lets it

@@ -76,7 +76,7 @@ func TestPayByCardAndWait(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	must(t, s.env, "get", p.ID.String()) // opens the connection that reads
-	wantLines(t, must(t, s.env, "get", p.ID.String(), "--wait", "4400ms"), "status processing", "method card", "version 1")
+	wantLines(t, must(t, s.env, "get", p.ID.String(), "--wait", "12s"), "status processing", "method card", "version 1")
 	stdout, stderr, code := oncepay(t, s.env, s.byCard("--key", "a", "--wait", "100ms")...)
 	if code != exitUnknown || stdout != "" || !strings.Contains(stderr, "it is still processing") || !strings.HasSuffix(stderr, "; the key is a\n") {
 		t.Errorf("exit %d, %s%s", code, stdout, stderr)

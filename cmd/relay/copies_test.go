@@ -196,7 +196,7 @@ func TestProgramMakesAndWatchesItsTopics(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t)
 	db := testenv.Database(t)
-	env := map[string]string{"DATABASE_URL": db.URLAs("relay"), "KAFKA_BROKERS": strings.Join(w.cluster.ListenAddrs(), ","), "ADMIN_ADDR": "127.0.0.1:0",
+	env := map[string]string{"DATABASE_URL": db.URLAs("relay") + "&statement_timeout=60s", "RELAY_LEASE": "30s", "KAFKA_BROKERS": strings.Join(w.cluster.ListenAddrs(), ","), "ADMIN_ADDR": "127.0.0.1:0",
 		"TOPIC_PARTITIONS": "5", "TOPIC_REPLICATION": "3", "TOPIC_MIN_INSYNC": "3"}
 	i := start(t, func(name string) string { return env[name] })
 	lines := []string{"relay_topic_copies_wanted 3"}

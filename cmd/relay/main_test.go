@@ -18,6 +18,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/oncepay/oncepay/internal/process"
 	"github.com/oncepay/oncepay/internal/relay"
 	"github.com/oncepay/oncepay/internal/testenv"
 )
@@ -53,7 +54,13 @@ func start(t *testing.T, getenv func(string) string) *instance {
 	i := &instance{}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- run(ctx, getenv, &i.log) }()
+	go func() {
+		err := run(ctx, getenv, &i.log)
+		for tries := 1; err != nil && tries < 3 && process.WasLate(err.Error()); tries++ {
+			err = run(ctx, getenv, &i.log)
+		}
+		done <- err
+	}()
 	t.Cleanup(func() {
 		stop()
 		if err := <-done; err != nil || t.Failed() {

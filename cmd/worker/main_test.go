@@ -21,6 +21,7 @@ import (
 
 	"github.com/oncepay/oncepay/internal/idempotency"
 	"github.com/oncepay/oncepay/internal/payments"
+	"github.com/oncepay/oncepay/internal/process"
 	"github.com/oncepay/oncepay/internal/testenv"
 	"github.com/oncepay/oncepay/test/pgproxy"
 )
@@ -61,7 +62,14 @@ func start(t *testing.T, url string, more ...string) *instance {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- run(ctx, func(name string) string { return env[name] }, &i.log) }()
+	go func() {
+		getenv := func(name string) string { return env[name] }
+		err := run(ctx, getenv, &i.log)
+		for tries := 1; err != nil && tries < 3 && process.WasLate(err.Error()); tries++ {
+			err = run(ctx, getenv, &i.log)
+		}
+		done <- err
+	}()
 	i.stop = sync.OnceFunc(func() {
 		stop()
 		if err := <-done; err != nil || t.Failed() {

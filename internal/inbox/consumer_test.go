@@ -60,7 +60,8 @@ func newBench(t *testing.T, brokers []string, partitions int32) *bench {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b.client, err = kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerLinger(0))
+	// A broker may not know yet a topic that its controller has made.
+	b.client, err = kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.RecordPartitioner(kgo.ManualPartitioner()), kgo.ProducerLinger(0), kgo.UnknownTopicRetries(-1))
 	if err != nil {
 		t.Fatal(err)
 	}

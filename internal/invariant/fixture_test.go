@@ -333,10 +333,12 @@ func (w *world) consume(t *testing.T) {
 // publish sends the messages as the relay does.
 func (w *world) publish(t *testing.T) {
 	t.Helper()
-	publisher, _, err := kafka.Producer{Brokers: w.brokers, TopicPrefix: w.prefix, Topics: []string{"payments", "accounts", "orders"}, Source: "/oncepay"}.Open(t.Context(), "main", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	k := kafka.Producer{Brokers: w.brokers, TopicPrefix: w.prefix, Topics: []string{"payments", "accounts", "orders"}, Source: "/oncepay"}
+	var publisher relay.Publisher
+	testenv.Eventually(t, time.Minute, func() (err error) { // a broker may not know yet the topics that its controller has made
+		publisher, _, err = k.Open(t.Context(), "main", "")
+		return err
+	})
 	defer publisher.Close()
 	if err := publisher.Publish(t.Context(), w.messages, relay.Progress{}); err != nil {
 		t.Fatal(err)
@@ -409,7 +411,7 @@ func (w *world) exec(t *testing.T, sql string, args ...any) {
 // kafka is a client of the test's own.
 func (w *world) kafka(t *testing.T, options ...kgo.Opt) *kgo.Client {
 	t.Helper()
-	client, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(w.brokers...)}, options...)...)
+	client, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(w.brokers...), kgo.UnknownTopicRetries(-1)}, options...)...)
 	if err != nil {
 		t.Fatal(err)
 	}

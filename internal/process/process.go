@@ -95,13 +95,35 @@ func Start(ctx context.Context, dir, name string, env ...string) (*Process, erro
 // start, whose database ended its session (57P01), or whose port another program was faster to take.
 var late = regexp.MustCompile(`no answer from|deadline exceeded|i/o timeout|57P01|address already in use`)
 
+// WasLate reports whether a program ended, saying so, only because the machine stood still while it
+// opened what it needs. It has done nothing, and may be run again.
+func WasLate(said string) bool { return late.MatchString(said) }
+
+// Output runs a program to its end, up to three times if it was late, and returns what it wrote to
+// standard output. The error has the rest.
+func Output(ctx context.Context, env []string, program string, args ...string) ([]byte, error) {
+	for tries := 1; ; tries++ {
+		var problems bytes.Buffer
+		cmd := exec.CommandContext(ctx, program, args...)
+		cmd.Env, cmd.Stderr = env, &problems
+
+		out, err := cmd.Output()
+		if err == nil {
+			return out, nil
+		}
+		if tries == 3 || !WasLate(problems.String()) {
+			return nil, fmt.Errorf("%s: %w\n%s%s", program, err, out, problems.String())
+		}
+	}
+}
+
 // StartAs is Start for one of several processes of a program: name is the process's, and its log's. A
 // program that was too slow is started up to three times, as a supervisor would: a machine that runs
 // all of them may stand still for some seconds.
 func StartAs(ctx context.Context, dir, program, name string, env ...string) (*Process, error) {
 	for tries := 1; ; tries++ {
 		p, err := startAs(ctx, dir, program, name, env...)
-		if err == nil || tries == 3 || ctx.Err() != nil || !late.MatchString(err.Error()) {
+		if err == nil || tries == 3 || ctx.Err() != nil || !WasLate(err.Error()) {
 			return p, err
 		}
 	}

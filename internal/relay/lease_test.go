@@ -156,7 +156,7 @@ func TestLeaderThatLosesLeaseStopsPublishing(t *testing.T) {
 
 func TestLongBatchKeepsLease(t *testing.T) {
 	t.Parallel()
-	const lease = 6 * time.Second
+	const lease = 10 * time.Second
 	d, b := newDatabase(t), &broker{}
 	hold, sending := make(chan struct{}), make(chan struct{}, 10)
 	b.onPublish = func(context.Context, []relay.Message) (int, error) { sending <- struct{}{}; <-hold; return 0, nil }

@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -96,11 +95,9 @@ func newChainWith(t *testing.T, set func(*chain)) *chain {
 		}
 	}
 	c.owner = c.db.Pool(t, "")
-	seed := exec.Command(filepath.Join(c.dir, "oncepay"), "seed", "--tenant", "e2e", "--client", "shop", "--currency", "USD", "--accounts", "2", "--fund", "1000000", "--json")
-	seed.Env = []string{"DATABASE_URL=" + c.db.URL}
-	out, err := seed.Output()
+	out, err := process.Output(t.Context(), []string{"DATABASE_URL=" + c.db.URL}, filepath.Join(c.dir, "oncepay"), "seed", "--tenant", "e2e", "--client", "shop", "--currency", "USD", "--accounts", "2", "--fund", "1000000", "--json")
 	if err != nil {
-		t.Fatalf("seed: %v %s", err, out)
+		t.Fatal(err)
 	}
 	if err := json.Unmarshal(out, c); err != nil {
 		t.Fatalf("read what seed printed: %v", err)

@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/oncepay/oncepay/internal/fakepsp"
+	"github.com/oncepay/oncepay/internal/process"
 )
 
 // A command of one of our programs, in a block or between backquotes. The runbook's are those of an
@@ -43,19 +44,18 @@ func TestDocumentedPrograms(t *testing.T) {
 		"oncepay top", "oncepay top --api "+c.api.Admin+" --consumer "+c.consumer.Admin) // not the ports of Compose
 
 	run := func(command string) {
-		cmd := exec.CommandContext(t.Context(), "sh", "-c", command)
-		cmd.Env = []string{"PATH=" + c.dir + ":/bin:/usr/bin", "ONCEPAY_TOKEN=" + c.Token,
+		env := []string{"PATH=" + c.dir + ":/bin:/usr/bin", "ONCEPAY_TOKEN=" + c.Token,
 			"ONCEPAY_URL=http://" + c.api.Addr, "DATABASE_URL=" + c.db.URL, "PSP_URL=" + provider, "PSP_API_KEY=sk_test"}
 		switch strings.Fields(command)[0] {
 		case "relay":
-			cmd.Env = append(append(cmd.Env, c.relayEnv...), "DATABASE_URL="+c.url("relay"))
+			env = append(append(env, c.relayEnv...), "DATABASE_URL="+c.url("relay"))
 		case "consumer":
-			cmd.Env = append(append(cmd.Env, c.consumerEnv...), "DATABASE_URL="+c.url("consumer"))
+			env = append(append(env, c.consumerEnv...), "DATABASE_URL="+c.url("consumer"))
 		case "worker":
-			cmd.Env = append(append(cmd.Env, c.relayEnv...), "DATABASE_URL="+c.url("worker"))
+			env = append(append(env, c.relayEnv...), "DATABASE_URL="+c.url("worker"))
 		}
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Errorf("%s\n%v\n%s", command, err, out)
+		if _, err := process.Output(t.Context(), env, "sh", "-c", command); err != nil {
+			t.Errorf("%s\n%v", command, err)
 		}
 	}
 

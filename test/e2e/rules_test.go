@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -109,10 +108,9 @@ func newWatched(t *testing.T, rules string) *watched {
 		c.relayEnv = []string{"KAFKA_BROKERS=" + strings.Join(w.kafka.Brokers(), ","), "TOPIC_PREFIX=" + c.prefix, "TOPIC_MIN_INSYNC=1"} // one broker
 		c.consumerEnv = append(c.relayEnv[:2:2], "CONSUMER_GROUP="+c.prefix+"statements")
 	})
-	seed := exec.Command(filepath.Join(w.dir, "oncepay"), "seed", "--tenant", "e2e", "--client", "shop", "--currency", "USD", "--accounts", "2", "--cards", "--json")
-	seed.Env = []string{"DATABASE_URL=" + w.db.URL}
-	if out, err := seed.CombinedOutput(); err != nil {
-		t.Fatalf("seed: %v %s", err, out)
+	_, err = process.Output(t.Context(), []string{"DATABASE_URL=" + w.db.URL}, filepath.Join(w.dir, "oncepay"), "seed", "--tenant", "e2e", "--client", "shop", "--currency", "USD", "--accounts", "2", "--cards", "--json")
+	if err != nil {
+		t.Fatal(err)
 	}
 
 	env := map[string][]string{

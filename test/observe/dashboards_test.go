@@ -210,7 +210,7 @@ func named(legend string, s Sample) string {
 // moneyInTellsTheTruth compares what the panels of money in say with what the client does: of 460 requests with a key
 // 420 are new, 30 repeats and 10 use a key twice.
 func moneyInTellsTheTruth(t *testing.T, p *Prometheus) {
-	testenv.Eventually(t, 2*time.Minute, func() error {
+	testenv.Eventually(t, 4*time.Minute, func() error { // a request that failed counts for one
 		value, text, err := moneyIn(t, p)
 		if err != nil {
 			return err

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -80,19 +79,18 @@ func openShop(t *testing.T) *shop {
 	}
 
 	db, prefix := testenv.Database(t), testenv.TopicPrefix(t)
-	seed := exec.Command(filepath.Join(built, "oncepay"), "seed", "--tenant", "observe", "--client", "shop", "--currency", "USD", "--accounts", "2", "--fund", "100000000", "--cards", "--json")
-	seed.Env = []string{"DATABASE_URL=" + db.URL}
-	out, err := seed.Output()
+	out, err := process.Output(t.Context(), []string{"DATABASE_URL=" + db.URL}, filepath.Join(built, "oncepay"), "seed", "--tenant", "observe", "--client", "shop", "--currency", "USD", "--accounts", "2", "--fund", "100000000", "--cards", "--json")
 	if err == nil {
 		err = json.Unmarshal(out, s)
 	}
 	if err != nil {
-		t.Fatalf("seed: %v %s", err, out)
+		t.Fatal(err)
 	}
 
+	const unhurried = "&statement_timeout=20s&idle_in_transaction_session_timeout=20s" // nothing fails because the machine is busy
 	const key, secret, allow = "PSP_API_KEY=psp_test", "PSP_WEBHOOK_SECRET=whsec_b25jZXBheS1kZXZlbG9wbWVudC1vbmx5", "WEBHOOKS_ALLOW=127.0.0.0/8"
 	kafka := []string{"KAFKA_BROKERS=" + strings.Join(testenv.Brokers(t), ","), "TOPIC_PREFIX=" + prefix}
-	s.api = start("api", "DATABASE_URL="+db.URLAs("api_write"), "DATABASE_READ_URL="+db.URLAs("api_read"), "HTTP_ADDR=127.0.0.1:0", "AUTHORIZATION_MIN=1s", secret, allow)
+	s.api = start("api", "DATABASE_URL="+db.URLAs("api_write")+unhurried, "DATABASE_READ_URL="+db.URLAs("api_read")+unhurried, "HTTP_ADDR=127.0.0.1:0", "AUTHORIZATION_MIN=1s", secret, allow)
 	psp := start("fakepsp", "FAKEPSP_ADDR=127.0.0.1:0", "FAKEPSP_DIR="+filepath.Join(dir, "psp"), "FAKEPSP_WEBHOOK_URL=http://"+s.api+"/webhooks/psp", key, secret)
 	delete(s.targets, "fakepsp")
 	start("relay", append(kafka, "DATABASE_URL="+db.URLAs("relay"))...)

@@ -262,7 +262,13 @@ func TestSpentIsTheTimeOfEachProcess(t *testing.T) {
 		}
 		return c
 	}
-	if c := work(`SELECT pg_sleep(3)`); c.program < .1 || c.postgres > .3 || c.seconds < 3 || c.peak <= 0 || c.wal > 1e6 {
+	c := work(`SELECT pg_sleep(3)`)
+	for range 2 { // the machine may sleep as well
+		if c.program < .1 {
+			c = work(`SELECT pg_sleep(3)`)
+		}
+	}
+	if c.program < .1 || c.postgres > .3 || c.seconds < 3 || c.peak <= 0 || c.wal > 1e6 {
 		t.Errorf("asleep: %+v", c)
 	}
 	const busyPostgres = `CREATE TABLE t AS SELECT md5(n::text) FROM generate_series(1, 300000) n`
