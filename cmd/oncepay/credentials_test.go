@@ -34,7 +34,7 @@ func TestTenantsClientsAndCredentialsAreMadeAndListed(t *testing.T) {
 
 	var tenants []credentials.Tenant
 	mustJSON(t, &tenants, env, "tenants", "list")
-	if len(tenants) != 1 || tenants[0].ID != tenant.ID || tenants[0].Clients != 2 {
+	if len(tenants) != 1 || tenants[0].ID != tenant.ID || tenants[0].Clients != 2 || tenants[0].Move != "" {
 		t.Errorf("tenants: %+v", tenants)
 	}
 	var clients []credentials.Client
@@ -50,6 +50,13 @@ func TestTenantsClientsAndCredentialsAreMadeAndListed(t *testing.T) {
 	_, token, _ := strings.Cut(text, "The token, shown this once:\n")
 	if _, whole := credentials.Parse(strings.TrimSpace(token)); !whole {
 		t.Errorf("created:\n%s", text)
+	}
+
+	if _, err := db.Pool(t, "").Exec(t.Context(), `INSERT INTO tenant_moves (tenant_id, target) VALUES ($1, '1/b')`, tenant.ID); err != nil {
+		t.Fatal(err)
+	}
+	if out := must(t, env, "tenants", "list"); !strings.Contains(out, "  leaving 1/b\n") {
+		t.Errorf("one that leaves:\n%s", out)
 	}
 }
 

@@ -75,11 +75,13 @@ func (o operator) letTenantStay() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "stay NAME",
 		Short: "Give up a move that did not finish: the tenant's requests are executed here again",
-		Long: `Gives up a move that did not finish: the tenant's requests are executed here again. Refused if
-the cluster of TARGET_DATABASE_URL has the tenant, or is being copied to.
+		Long: `Gives up a move that did not finish: the tenant's requests are executed here again.
+TARGET_DATABASE_URL must be the one of that move: the primary that the target's programs use, and no
+copy of it. Refused if that cluster has the tenant, or is being copied to.
 
---target-is-lost does not look there. Its servers, API and worker must be off for good, standbys and
-backups too, and the tenant must not have moved on: oncepay tenants list, at every cluster.`,
+With --target-is-lost it is not asked. Only if it never runs again, nor a standby or a restored backup
+of it, and the tenant has not moved on from there. A target that was upgraded or copied is not lost:
+the tenant is there. Read "Move a tenant" in docs/scaling.md first.`,
 		Example: `  export TARGET_DATABASE_URL=postgres://postgres:secret@other:5432/oncepay
   oncepay tenants stay acme
   oncepay tenants stay acme --target-is-lost 7412345678901234567/oncepay`,
@@ -89,7 +91,7 @@ backups too, and the tenant must not have moved on: oncepay tenants list, at eve
 	program.Argument(c, &name, parseName)
 	var lost string
 	program.Flag(c, &lost, "target-is-lost", "TARGET",
-		"do not look at the target, this one, as tenant_moves has it", parseTarget)
+		"do not ask the target: this one, as oncepay tenants list shows it, is lost for good", parseTarget)
 
 	c.RunE = func(c *cobra.Command, _ []string) error {
 		source, tenant, err := o.openWithTenant(c.Context(), name)

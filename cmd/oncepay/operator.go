@@ -35,6 +35,8 @@ var settings = map[string]string{
 	// Large tables are read by an index, as in internal/postgres. Otherwise the planner, which
 	// guesses how many transactions a snapshot lists, joins them to the whole outbox.
 	"enable_seqscan": "off", "enable_hashjoin": "off", "enable_mergejoin": "off",
+	// A host that vanished must not keep its locks for two hours.
+	"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3",
 }
 
 // open opens the database as its owner and checks that its schema is the one this program knows.

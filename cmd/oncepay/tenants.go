@@ -15,12 +15,12 @@ import (
 func (o operator) listTenants() *cobra.Command {
 	return &cobra.Command{
 		Use:     "list",
-		Short:   "Show all tenants by name, and how many clients each has",
+		Short:   "Show all tenants by name, how many clients each has, and where it moves",
 		Example: "  oncepay tenants list\n  oncepay tenants list --json",
 		RunE: runs(o, looks, credentials.ListTenants, func(w io.Writer, all []credentials.Tenant) {
-			program.Row(w, "TENANT", "NAME", "CLIENTS", "CREATED")
+			program.Row(w, "TENANT", "NAME", "CLIENTS", "CREATED", "MOVE")
 			for _, t := range all {
-				program.Row(w, t.ID, t.Name, t.Clients, t.CreatedAt)
+				program.Row(w, t.ID, t.Name, t.Clients, t.CreatedAt, t.Move)
 			}
 		}),
 	}

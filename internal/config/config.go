@@ -225,7 +225,7 @@ func LoadOwner(getenv func(string) string) (Owner, error) { return load[Owner](g
 // LoadPSP reads what oncepay reconcile psp needs.
 func LoadPSP(getenv func(string) string) (PSP, error) { return load[PSP](getenv) }
 
-// LoadTarget reads what oncepay tenants move needs besides.
+// LoadTarget reads what oncepay tenants move and stay need besides.
 func LoadTarget(getenv func(string) string) (Target, error) { return load[Target](getenv) }
 
 // LoadCaller reads what a client's commands of cmd/oncepay need.

@@ -14,6 +14,7 @@ type Tenant struct {
 	ID        uuid.UUID `json:"id"`
 	Name      string    `json:"name"`
 	Clients   int       `json:"clients"` // how many it has
+	Move      string    `json:"move"`    // leaving or left, and the target; empty: it is served here
 	CreatedAt time.Time `json:"created_at"`
 }
 
@@ -34,14 +35,15 @@ type Credential struct {
 }
 
 const listTenants = `
-SELECT t.id, t.name, (SELECT count(*) FROM clients c WHERE c.tenant_id = t.id), t.created_at
-FROM tenants t ORDER BY t.name`
+SELECT t.id, t.name, (SELECT count(*) FROM clients c WHERE c.tenant_id = t.id),
+    coalesce(m.state || ' ' || m.target, ''), t.created_at
+FROM tenants t LEFT JOIN tenant_moves m ON m.tenant_id = t.id ORDER BY t.name`
 
 // ListTenants returns all tenants by name.
 func ListTenants(ctx context.Context, tx pgx.Tx) ([]Tenant, error) {
 	rows, _ := tx.Query(ctx, listTenants)
 	return collect(rows, "list tenants", func(row pgx.CollectableRow) (t Tenant, err error) {
-		err = row.Scan(&t.ID, &t.Name, &t.Clients, &t.CreatedAt)
+		err = row.Scan(&t.ID, &t.Name, &t.Clients, &t.Move, &t.CreatedAt)
 		t.CreatedAt = t.CreatedAt.UTC()
 		return t, err
 	})

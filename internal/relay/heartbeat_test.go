@@ -21,7 +21,7 @@ func TestLeaseIsKeptThroughSlowStart(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			const lease = 10 * time.Second
+			const lease = 6 * time.Second
 			d, b := newDatabase(t), &broker{}
 			short := func(r *relay.Relay) { r.Lease = lease }
 			d.commit(t, "a")

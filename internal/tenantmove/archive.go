@@ -23,8 +23,8 @@ SELECT EXISTS (SELECT FROM payments WHERE processed_at < ($1::date + 1)::timesta
     OR EXISTS (SELECT FROM ledger_entries WHERE created_at < ($1::date + 1)::timestamp AT TIME ZONE 'utc')`
 
 var errArchiving = fmt.Errorf(
-	"%w: days are being archived, or a tenant is being copied: let that finish, "+
-		"`oncepay archive` with --delete", ErrRefused)
+	"%w: days are being archived, or a tenant is being copied: let that finish; days that are archived "+
+		"and not deleted need `oncepay archive --delete`", ErrRefused)
 
 var archivedDays = table{"archived_days", "true"}
 

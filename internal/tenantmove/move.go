@@ -122,7 +122,8 @@ const isThere = `SELECT EXISTS (SELECT FROM tenants WHERE id = $1)`
 const hasLeft = `SELECT EXISTS (SELECT FROM tenant_moves WHERE tenant_id = $1 AND state = 'left' AND target = $2)`
 
 var errThere = fmt.Errorf("%w: the target has the tenant; if this database was restored, or a failover "+
-	"lost its last transactions, note here that it has left: \"Move a tenant\" in docs/scaling.md", ErrRefused)
+	"lost its last transactions, note here that it has left: \"Move a tenant\" in docs/scaling.md; "+
+	"a tenant that came from the target cannot go back there", ErrRefused)
 
 // begin notes that the tenant leaves, and reports whether it has arrived already.
 func (r *Result) begin(ctx context.Context, source, target *pgxpool.Pool) (finished bool, err error) {
@@ -157,8 +158,8 @@ func (r *Result) begin(ctx context.Context, source, target *pgxpool.Pool) (finis
 	err = source.QueryRow(ctx, noteLeaving, r.Tenant, r.Target).Scan(&r.attempt)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
-		return false, fmt.Errorf("%w: the tenant moves to another target, or has moved there: "+
-			"let it stay first, which looks there", ErrRefused)
+		return false, fmt.Errorf("%w: the tenant moves to another target, or has moved there "+
+			"(oncepay tenants list shows which): run oncepay tenants stay with that one first", ErrRefused)
 	case err != nil:
 		return false, fmt.Errorf("note that the tenant leaves: %w", err)
 	}
@@ -217,8 +218,10 @@ SET LOCAL bytea_output = 'hex';
 SELECT set_config(name, '0', true) FROM pg_settings
 WHERE name IN ('statement_timeout', 'transaction_timeout', 'idle_in_transaction_session_timeout')`
 
+// Each note has an attempt of its own: who has read the one before, such as Stay, removes nothing.
 const noteLeft = `
-UPDATE tenant_moves SET state = 'left', since = now() WHERE tenant_id = $1 AND attempt = $2`
+UPDATE tenant_moves SET state = 'left', attempt = gen_random_uuid(), since = now()
+WHERE tenant_id = $1 AND attempt = $2`
 
 func (r *Result) copy(ctx context.Context, source, target *pgxpool.Pool) error {
 	if err := prepare(ctx, source, target); err != nil {

@@ -1,6 +1,7 @@
 package tenantmove_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -321,7 +322,8 @@ func TestFrozenMoveCannotFinish(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	frozen := make(chan error)
+	defer func() { _ = stuck.Rollback(context.Background()) }()
+	frozen := make(chan error, 1)
 	go func() {
 		_, err := tenantmove.Move(t.Context(), source.Pool, target.Pool, tenant, patience)
 		frozen <- err
@@ -347,7 +349,7 @@ func TestFrozenMoveCannotFinish(t *testing.T) {
 	if err := tenantmove.StayWithoutTarget(t.Context(), source.Pool, noted, tenant); err != nil {
 		t.Error(err)
 	}
-	source.exec(`INSERT INTO tenant_moves (tenant_id, target) SELECT $1, system_identifier || '/' || current_database() FROM pg_control_system()`, tenant)
+	source.exec(`INSERT INTO tenant_moves (tenant_id, target) VALUES ($1, $2)`, tenant, noted)
 	if err := stuck.Rollback(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -19,7 +20,11 @@ func Stay(ctx context.Context, source, target *pgxpool.Pool, tenant uuid.UUID) e
 		if err != nil {
 			return fmt.Errorf("connect to target: %w", err)
 		}
-		defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it only looks, and keeps a lock
+		defer func() { // it only looks, and keeps a lock
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+			defer cancel()
+			_ = tx.Rollback(ctx)
+		}()
 
 		if err := doesNotHave(ctx, tx, n.target, tenant); err != nil {
 			return err
@@ -41,15 +46,15 @@ func StayWithoutTarget(ctx context.Context, source *pgxpool.Pool, lost string, t
 
 // note is what the source says of a move.
 type note struct {
-	target, state string
-	attempt       uuid.UUID
+	target  string
+	attempt uuid.UUID
 }
 
 const (
-	findNote = `SELECT target, state, attempt FROM tenant_moves WHERE tenant_id = $1`
+	findNote = `SELECT target, attempt FROM tenant_moves WHERE tenant_id = $1`
 
 	// The one that was found: a command that was frozen meanwhile must not remove another's.
-	removeNote = `DELETE FROM tenant_moves WHERE tenant_id = $1 AND state = $2 AND attempt = $3`
+	removeNote = `DELETE FROM tenant_moves WHERE tenant_id = $1 AND attempt = $2`
 )
 
 func withNote(
@@ -62,7 +67,7 @@ func withNote(
 	defer unlock()
 
 	var n note
-	err = source.QueryRow(ctx, findNote, tenant).Scan(&n.target, &n.state, &n.attempt)
+	err = source.QueryRow(ctx, findNote, tenant).Scan(&n.target, &n.attempt)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return fmt.Errorf("%w: the tenant is not leaving", ErrRefused)
 	}
@@ -73,7 +78,7 @@ func withNote(
 }
 
 func (n note) remove(ctx context.Context, source *pgxpool.Pool, tenant uuid.UUID) error {
-	tag, err := source.Exec(ctx, removeNote, tenant, n.state, n.attempt)
+	tag, err := source.Exec(ctx, removeNote, tenant, n.attempt)
 	if err != nil {
 		return fmt.Errorf("let the tenant stay: %w", err)
 	}
@@ -91,8 +96,8 @@ func doesNotHave(ctx context.Context, target pgx.Tx, noted string, tenant uuid.U
 		return err
 	}
 	if is != noted {
-		return fmt.Errorf("%w: the tenant moves to %s, or has moved there, and this target is %s",
-			ErrRefused, noted, is)
+		return fmt.Errorf("%w: the tenant moves to %s, or has moved there, and this target is %s: name that one; "+
+			"if it was upgraded, made anew or lost: \"Move a tenant\" in docs/scaling.md", ErrRefused, noted, is)
 	}
 
 	var locked, there bool
@@ -100,7 +105,7 @@ func doesNotHave(ctx context.Context, target pgx.Tx, noted string, tenant uuid.U
 		return fmt.Errorf("lock the target's archive: %w", err)
 	}
 	if !locked {
-		return fmt.Errorf("%w: a tenant is being copied to the target, or its days are being archived: "+
+		return fmt.Errorf("%w: a tenant is being copied to or from the target, or oncepay archive runs there: "+
 			"let that finish, or end it", ErrRefused)
 	}
 
