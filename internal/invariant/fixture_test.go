@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -340,6 +341,13 @@ func (w *world) publish(t *testing.T) {
 		return err
 	})
 	defer publisher.Close()
+
+	admin := kadm.NewClient(w.kafka(t))
+	testenv.Eventually(t, time.Minute, func() error { // the leader of each partition answers this
+		ends, err := admin.ListEndOffsets(t.Context(), w.prefix+"payments", w.prefix+"accounts", w.prefix+"orders")
+		return errors.Join(err, ends.Error())
+	})
+
 	if err := publisher.Publish(t.Context(), w.messages, relay.Progress{}); err != nil {
 		t.Fatal(err)
 	}
